@@ -1,4 +1,4 @@
-"""The devices that can be measured: each a real implementation of ``protocol.Device``."""
+"""The devices that can be measured: each implements ``protocol.Device``."""
 
 import torch
 
@@ -16,19 +16,19 @@ _HINT = "tputfind devices lists what is here"
 
 
 def open_device(name: str, can: Capabilities | None = None) -> Device:
-    """Return the device that a name stands for: ``auto``, ``cpu``, or a kind of accelerator, with ``:N`` or without.
+    """Return the device of a name: ``auto``, ``cpu``, cores such as ``cpu:0-3``, or a kind of accelerator with or
+    without ``:N``.
 
-    ``auto`` takes the accelerator that is here, or else the CPU. ``accelerator`` is that accelerator too, through what
-    torch has for all of them, CUDA included.
+    ``auto`` is the accelerator of this machine, or else the CPU. ``accelerator`` is that accelerator too, but through
+    torch's common interface for all kinds, even for CUDA.
 
     Args:
-        name: as ``--device`` has it.
-        can: what was found of the device at the start of the run; None before that.
-
-    A set of cores such as ``cpu:0-3`` is a device too.
+        name: the value of ``--device``.
+        can: the capabilities that were found at the start of the run; None before that.
 
     Raises:
-        NoSuchDevice: it is not here.
+        NoSuchDevice: this machine does not have the device.
+        BadRequest: a range of cores counts down.
     """
     if name == "auto":
         name = kind_here() or "cpu"
@@ -52,7 +52,7 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
 
 
 def torch_device(name: str) -> torch.device:
-    """Return torch's device for a name that ``open_device`` takes, without opening it."""
+    """Return torch's device for a name as in ``open_device``, without opening it."""
     kind, _, number = name.partition(":")
     if kind in ("auto", "accelerator"):
         kind = kind_here() or "cpu"
@@ -60,7 +60,7 @@ def torch_device(name: str) -> torch.device:
 
 
 def all_devices() -> list[Device]:
-    """Return every device here, the CPU last."""
+    """Return every device of this machine, the CPU last."""
     kind = kind_here()
     if kind is None:
         return [Cpu()]
@@ -71,10 +71,10 @@ def all_devices() -> list[Device]:
 def failure_of(
     error: BaseException, device: Device, batch_size: int, passed: Passed | None = None, smallest: int | None = None
 ) -> Failure:
-    """Return what an exception stands for; called while it is alive, so that memory is as short as it was.
+    """Return the failure for an exception; call it while the exception is alive, so that its memory is still in use.
 
-    ``passed`` is the largest smaller batch known to pass. ``smallest`` is the smallest that the run tries, None if it
-    tries no other.
+    ``passed`` is the largest smaller batch that fits. ``smallest`` is the smallest batch size that the run tries; None
+    if it tries no other.
     """
     circumstances = Circumstances(
         batch_size,

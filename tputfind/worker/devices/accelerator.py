@@ -1,4 +1,4 @@
-"""Any device that torch.accelerator knows: through it, through torch.Event, and through the device's own module."""
+"""Any device that torch.accelerator supports, by way of it, torch.Event, and the device's own torch module."""
 
 import importlib
 import os
@@ -22,15 +22,15 @@ from tputfind.worker.devices.self_test import self_test
 
 
 def left_for_allocator(limit_bytes: int, outside_bytes: int, reserved_bytes: int) -> int:
-    """Return what an allocator may take of the device under a limit.
+    """Return how many bytes an allocator may take of the device under a limit.
 
     Args:
-        limit_bytes: all that the process may take.
-        outside_bytes: what it has taken beside the allocator: context, kernels, library handles.
-        reserved_bytes: what the allocator has taken.
+        limit_bytes: the limit for the whole process.
+        outside_bytes: memory of the process outside the allocator: context, kernels, library handles.
+        reserved_bytes: memory that the allocator has taken.
 
     Raises:
-        torch.OutOfMemoryError: both together are over the limit.
+        torch.OutOfMemoryError: both together exceed the limit.
     """
     if outside_bytes + reserved_bytes > limit_bytes:
         raise torch.OutOfMemoryError(
@@ -41,10 +41,10 @@ def left_for_allocator(limit_bytes: int, outside_bytes: int, reserved_bytes: int
 
 
 def around_every_module(step: Callable[[], object], adjust: Callable[[], None]) -> object:
-    """Take a step, and call ``adjust`` before and after every module of it.
+    """Run a step and call ``adjust`` before and after every module in it.
 
-    Kernels and library handles load as they are first used, outside the allocator. On a card of the limit's size they
-    would find it full: there is no trying again for them.
+    Kernels and library handles are loaded at their first use, outside the allocator. A device of the limit's size would
+    have no room for them then, and the step could not be retried.
     """
 
     def look(*_: object) -> None:
@@ -60,16 +60,16 @@ def around_every_module(step: Callable[[], object], adjust: Callable[[], None]) 
 
 
 class Events:
-    """Marks recorded as events on the current stream: recording one makes neither host nor device wait.
+    """Marks recorded as events on the current stream: to record one makes neither host nor device wait.
 
-    Spans are taken between neighbours, because ``elapsed_time`` returns a float32 of milliseconds, which over a whole
-    window would be good to some microseconds only.
+    Spans are taken between adjacent marks, because ``elapsed_time`` returns a float32 of milliseconds: over a whole
+    window it would only be exact to some microseconds.
     """
 
     def __init__(self, make: Callable[[], torch.Event], marks: int) -> None:
         self._events = [make() for _ in range(marks)]
         self._marked = 0
-        for event in self._events:  # torch makes an event at its first record, and that may take device memory
+        for event in self._events:  # torch makes an event at its first record, which may take device memory
             event.record()
 
     def mark(self) -> None:
@@ -78,7 +78,7 @@ class Events:
         self._marked += 1
 
     def spans_ms(self) -> list[float]:
-        """Wait for the last event, return the milliseconds between consecutive ones, and begin anew."""
+        """Wait for the last event, return the milliseconds between consecutive events, and reset."""
         events = self._events[: self._marked]
         self._marked = 0
         events[-1].synchronize()
@@ -86,25 +86,25 @@ class Events:
 
 
 class SynchronisedHostClock:
-    """Marks taken with the host clock, each when the device has done all that was submitted."""
+    """Marks taken with the host clock, each after the device has finished all submitted work."""
 
     def __init__(self, synchronize: Callable[[], None]) -> None:
         self._synchronize = synchronize
         self._marks_ns: list[int] = []
 
     def mark(self) -> None:
-        """Wait for the device, and mark this moment."""
+        """Wait for the device, then record the time."""
         self._synchronize()
         self._marks_ns.append(perf_counter_ns())
 
     def spans_ms(self) -> list[float]:
-        """Return the milliseconds between consecutive marks, and begin anew."""
+        """Return the milliseconds between consecutive marks, and reset."""
         marks_ns, self._marks_ns = self._marks_ns, []
         return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
 
 MODULES: Final = {"hpu": "habana_frameworks.torch"}
-"""The package that adds a kind of device to torch; of any other kind it is ``torch_KIND``."""
+"""Packages that add a kind of device to torch; for any other kind the package is ``torch_KIND``."""
 
 
 def module_of(kind: str) -> str:
@@ -123,24 +123,26 @@ _HINT: Final = "tputfind devices lists what is here"
 
 
 def kind_here() -> str | None:
-    """Return torch's name of the kind of accelerator that is here; None where there is none."""
+    """Return torch's name for this machine's kind of accelerator; None if it has none."""
     device = torch.accelerator.current_accelerator(check_available=True)
     return None if device is None else device.type
 
 
 def count_here(kind: str) -> int:
-    """Return how many devices of a kind torch sees; its package is imported where torch does not know the kind yet.
+    """Return the number of devices of a kind; import the kind's package if torch does not know the kind yet.
 
     Raises:
-        NoSuchDevice: it is not installed, or does not import.
+        NoSuchDevice: the package is not installed, or does not import.
     """
-    _know(kind)
+    _import_kind(kind)
     here = kind_here()
     return torch.accelerator.device_count() if here == kind else 0
 
 
-def _know(kind: str) -> None:
-    """Have torch know a kind of device."""
+def _import_kind(kind: str) -> None:
+    """Import the package that adds a kind of device to torch, unless torch knows the kind; errors as for
+    ``count_here``.
+    """
     if hasattr(torch, kind):
         return
     package = module_of(kind)
@@ -161,17 +163,17 @@ def _know(kind: str) -> None:
 
 
 class Accelerator:
-    """One device of the accelerator that torch finds here, CUDA among them."""
+    """One device of this machine's accelerator, CUDA included."""
 
     under_a_ceiling = False
 
     def __init__(self, kind: str, index: int, can: Capabilities | None = None) -> None:
-        """Take a device that is here.
+        """Take a device that this machine has.
 
         Args:
-            kind: torch's name of it, such as ``xpu``.
-            index: which of them.
-            can: what was found of it at the start of the run; None before that.
+            kind: torch's name for its kind, such as ``xpu``.
+            index: its number.
+            can: the capabilities that were found at the start of the run; None before that.
         """
         self.torch_device = torch.device(kind, index)
         self._index = index
@@ -192,7 +194,11 @@ class Accelerator:
         )
 
     def test_clocks(self) -> None:
-        """Hold events, the host clock and the counters of memory against a known load, and use what is right."""
+        """Test events, the host clock and the memory counters with a known load; use only those that are right.
+
+        Raises:
+            NoSuchDevice: the device does not run the self-test, or cannot be timed.
+        """
         with torch.accelerator.device_index(self._index):
             try:
                 found = self_test(self)
@@ -234,17 +240,17 @@ class Accelerator:
         )
 
     def choose_allocator(self, name: str | None) -> None:
-        """There is nothing to choose."""
+        """Refuse any choice."""
         if name is not None:
             raise BadRequest(f"--allocator {name}: only --device cuda has segments to choose")
 
     def refusal(self, dtype: str) -> str | None:
-        """TF32 is a switch of torch.cuda; of the half types the device may say that it has none."""
+        """Return why the device cannot compute in ``dtype``: TF32 needs CUDA, and half types may be unsupported."""
         if dtype == "tf32" and self.torch_device.type != "cuda":
             return "TF32 is a format of NVIDIA GPUs"
         wanted = _HALVES.get(dtype)
         supported: set[torch.dtype] = set()
-        with suppress(RuntimeError, AttributeError, NotImplementedError):  # before torch 2.10, or not told
+        with suppress(RuntimeError, AttributeError, NotImplementedError):  # before torch 2.10, or not reported
             supported = torch.accelerator.get_device_capability(self._index)["supported_dtypes"]
         if wanted is not None and supported and wanted not in supported:
             return f"it says that it does not support {str(wanted).removeprefix('torch.')}"
@@ -252,13 +258,14 @@ class Accelerator:
 
     @property
     def slows_first_step(self) -> bool:
-        """Under a limit it is watched."""
+        """Whether the first step is watched module by module, as it is under a memory limit."""
         return self._limit_bytes is not None and self._by_module
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
-        """Make the device current, note what others hold, give the allocator what the rest leaves of the limit.
+        """Make the device current, note the memory that other processes use, and limit the allocator to the rest.
 
-        Where the device does not tell what others hold before it is opened, theirs counts against the limit too.
+        If the device cannot report its used memory before it is opened, the memory of other processes counts against
+        the limit too.
         """
         self._limit_bytes = limit_bytes
         self._by_module = by_module
@@ -272,13 +279,15 @@ class Accelerator:
             self._give_allocator_the_rest()
 
     def record_allocations(self) -> None:
-        """torch.accelerator does not tell what its allocators are asked for."""
+        """Do nothing: torch.accelerator does not report requests to its allocators."""
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Nothing is known."""
+        """Return None: no requests are recorded."""
 
     def first_step(self, step: Callable[[], object]) -> object:
-        """Before and after every module of it, take what was loaded from the allocator's share of a limit."""
+        """Run the first step; under a limit, subtract newly loaded libraries from the allocator's part around every
+        module.
+        """
         if not self.slows_first_step:
             return step()
         output = around_every_module(step, self._give_allocator_the_rest)
@@ -287,18 +296,18 @@ class Accelerator:
         return output
 
     def check_limit(self) -> None:
-        """Raise where everything together passed the limit in later steps."""
+        """Raise torch.OutOfMemoryError if later steps exceeded the limit in total."""
         if self._limit_bytes is not None:
-            if not self._by_module:  # as on CUDA: let the allocator give back what was not taken off its share
+            if not self._by_module:  # as on CUDA: release cached memory first, since its part was not reduced
                 self.synchronize()
                 self._give_back()
             self._give_allocator_the_rest()
 
     def lift_limit(self) -> None:
-        """The limit binds the device's memory only, which no report needs."""
+        """Do nothing: the limit applies to device memory only, which no report needs."""
 
     def memory_is_short(self) -> bool:
-        """Say whether the device, or the limit, has little left; False where it does not tell."""
+        """Return whether the device, or the limit, has little memory left; False if the device does not report it."""
         info, reserved = self._memory.free_and_total(), self._memory.count("memory_reserved")
         left = [] if info is None else [info[0]]
         if self._limit_bytes is not None and reserved is not None:
@@ -306,11 +315,11 @@ class Accelerator:
         return bool(left) and min(left) < SHORT_BYTES
 
     def clock_under_power_limit(self) -> float:
-        """torch.accelerator does not tell."""
+        """Return 1: torch.accelerator does not report clocks."""
         return 1.0
 
     def stopwatch(self, marks: int) -> Stopwatch:
-        """Return a stopwatch on the clock that was found to be right."""
+        """Return a stopwatch that uses events, or the host clock if the events are wrong."""
         if self.capabilities.events:
             return self.event_stopwatch(marks)
         return SynchronisedHostClock(self.synchronize)
@@ -320,7 +329,7 @@ class Accelerator:
         return Events(lambda: torch.Event(self.torch_device, enable_timing=True), marks)
 
     def usable(self) -> bool:
-        """After some faults every call of a process fails."""
+        """Return whether the device still answers: after some faults every call of a process fails."""
         try:
             self.synchronize()
         except RuntimeError:
@@ -336,23 +345,23 @@ class Accelerator:
         return self._memory.count("memory_allocated")
 
     def peak_bytes(self) -> int | None:
-        """Return the most bytes of live tensors."""
+        """Return the peak of the bytes of live tensors."""
         return self._memory.count("max_memory_allocated")
 
     def reset_memory_use(self) -> None:
-        """Return cached memory to the device and start the allocator's counters anew."""
+        """Return cached memory to the device and reset the allocator's counters."""
         self.synchronize()
         self._memory.give_back()
 
     def memory_use(self) -> MemoryUse:
-        """Return the allocator's peaks where they were found to be right."""
+        """Return the allocator's peaks; None for each if the self-test found them wrong."""
         if not self.capabilities.memory_peaks:
             return MemoryUse(None, None, None)
         memory = self._memory
         return MemoryUse(memory.count("max_memory_allocated"), memory.count("max_memory_reserved"), memory.retries())
 
     def _properties(self) -> object:
-        with suppress(Exception):  # AttributeError, or whatever a backend raises that does not tell
+        with suppress(Exception):  # AttributeError, or whatever a backend raises instead
             return self._module.get_device_properties(self._index)
         return None
 
@@ -366,7 +375,7 @@ class Accelerator:
         self._memory.give_back()
 
     def _outside_bytes(self) -> int:
-        """Return what the process holds of the device beside the allocator: context, kernels, library handles."""
+        """Return the process's device memory outside the allocator: context, kernels, library handles."""
         used, reserved = self._memory.used(), self._memory.count("memory_reserved")
         if used is None or reserved is None:
             raise RuntimeError("the device does not tell its memory any more, so --memory-limit cannot be kept")
@@ -379,21 +388,21 @@ class Accelerator:
 
 
 _REFUSALS: Final = (RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError, ImportError)
-"""What backends raise where they do not tell."""
+"""Exceptions of backends that do not support a function."""
 
 
 class DeviceMemory:
-    """Reads the memory of one device. What the device does not tell is None."""
+    """Reads the memory figures of one device. A figure that the device does not report is None."""
 
     def __init__(self, kind: str, index: int) -> None:
-        """Take the device. Nothing is opened yet."""
+        """Take the device without opening it."""
         self._module: Any = torch.get_device_module(kind)
         self._index = index
         self._kind = kind
 
     @property
     def can_limit(self) -> bool:
-        """Whether the allocator can be held to a part of the memory."""
+        """Whether the allocator can be limited to a part of the memory."""
         return hasattr(self._module, "set_per_process_memory_fraction")
 
     def free_and_total(self) -> tuple[int, int] | None:
@@ -402,7 +411,7 @@ class DeviceMemory:
         return told or self._told("mem_get_info", self._index)
 
     def used(self) -> int | None:
-        """Return what is used of the device, by whomever; some modules tell it without opening the device."""
+        """Return the bytes in use by all processes; some modules read them without opening the device."""
         if hasattr(self._module, "device_memory_used"):
             with suppress(Exception):  # ImportError, or whatever the vendor's library raises where it is missing
                 return int(self._module.device_memory_used(self._index))
@@ -411,41 +420,41 @@ class DeviceMemory:
 
     @property
     def used_is_told_unopened(self) -> bool:
-        """Whether ``used`` can be asked before the process opens the device, so that its context counts as its own."""
+        """Whether ``used`` works before the process opens the device, so that its context counts as its own."""
         return hasattr(self._module, "device_memory_used")
 
     def count(self, name: str) -> int | None:
-        """Return a count of bytes by torch's name for it, such as ``max_memory_reserved``."""
+        """Return a count of bytes by torch's name for it, such as ``max_memory_reserved``; None if unsupported."""
         count = self._told(name, self._index)
         return None if count is None else int(count)
 
     def retries(self) -> int | None:
-        """Return how often the allocator found no room, gave all unused memory back and asked again."""
+        """Return how often the allocator found no room, released all unused memory and tried again."""
         count = (self._told("memory_stats", self._index) or {}).get("num_alloc_retries")
         return None if count is None else int(count)
 
     def give_back(self) -> None:
-        """Give unused memory back to the device, and start the counters anew."""
+        """Release unused memory to the device, and reset the counters."""
         self._told("empty_cache")
         for name in ("reset_peak_memory_stats", "reset_accumulated_memory_stats"):
             self._told(name, self._index)
 
     def give_allocator(self, count: int) -> None:
-        """Let the allocator take so many bytes of the device, and no more."""
+        """Limit the allocator to this many bytes of the device."""
         info = self.free_and_total()
         assert info is not None
         share = min(1.0, count / info[1])
         try:
             self._module.set_per_process_memory_fraction(share, self._index)
-        except TypeError:  # the module knows one device only
+        except TypeError:  # the module supports one device only
             self._module.set_per_process_memory_fraction(share)
 
     def allocator_conf(self) -> str | None:
-        """Return the settings of the allocator that this process was started with."""
+        """Return the allocator settings in this process's environment; None if there are none."""
         return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get(f"PYTORCH_{self._kind.upper()}_ALLOC_CONF")
 
     def _told(self, name: str, *arguments: object) -> Any:
-        """Return what torch.accelerator, or else the device's module, says; None where neither does."""
+        """Call a function of torch.accelerator, or else of the device's module; return None if neither supports it."""
         for owner in (torch.accelerator, self._module):
             with suppress(*_REFUSALS):
                 return getattr(owner, name)(*arguments)

@@ -1,4 +1,4 @@
-"""The CPU: host clock, resident memory, and a real ceiling on the address space."""
+"""The CPU: host clock, resident memory, and a limit on the address space."""
 
 import os
 import resource
@@ -22,26 +22,26 @@ _SHORT_BYTES: Final = 64 * 2**20
 
 
 class HostStopwatch:
-    """Marks taken with ``perf_counter_ns``: on the CPU the work is done when the call returns."""
+    """Marks taken with ``perf_counter_ns``: on the CPU, work is done when its call returns."""
 
     def __init__(self) -> None:
         self._marks_ns: list[int] = []
 
     def mark(self) -> None:
-        """Mark this moment."""
+        """Record the time."""
         self._marks_ns.append(perf_counter_ns())
 
     def spans_ms(self) -> list[float]:
-        """Return the milliseconds between consecutive marks, and begin anew."""
+        """Return the milliseconds between consecutive marks, and reset."""
         marks_ns, self._marks_ns = self._marks_ns, []
         return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
 
 def _room_for_objects() -> list[bytes]:
-    """Return what keeps room for Python's small objects in the idle process while it is held.
+    """Return objects that reserve room for Python's small objects in the idle process as long as they live.
 
-    Python takes memory for them by the mebibyte, so that it would be a matter of luck how much of a limit they take.
-    One object in every 64 KiB keeps the rest, which is free, from being given back.
+    Python takes memory for small objects in blocks of a mebibyte, so their part of a memory limit would be a matter of
+    luck. One object in every 64 KiB prevents the release of the free rest.
     """
     each, kept = 512, 2**16
     return [bytes(each - 40) for _ in range(_ROOM_BYTES // each)][:: kept // each]
@@ -51,14 +51,14 @@ class Cpu:
     """The processor that the children run on, or a set of its cores.
 
     Memory is the address space beyond that of the idle process, limited by ``RLIMIT_AS``. Without a limit from the
-    user it is what the machine has available, so that the kernel need not kill anything.
+    user, the limit is the machine's available memory, so that the kernel does not kill processes.
     """
 
     torch_device = torch.device("cpu")
     capabilities = Capabilities(
         events=False,
         own_memory=False,
-        memory_limit=sys.platform == "linux",  # nowhere else is RLIMIT_AS enforced
+        memory_limit=sys.platform == "linux",  # only Linux enforces RLIMIT_AS
         allocator_trace=False,
         graphs=False,
         pinned_copies=False,
@@ -67,7 +67,7 @@ class Cpu:
     slows_first_step = False
 
     def __init__(self, name: str = "cpu", cores: frozenset[int] | None = None) -> None:
-        """Take the name, and the cores that this process keeps to from now on; None for all that it may run on."""
+        """Restrict this process to the cores from now on, if any are given, and measure the idle process's memory."""
         self._name = name
         if cores is not None:
             os.sched_setaffinity(0, cores)  # before torch starts its threads, which inherit it
@@ -81,7 +81,7 @@ class Cpu:
         self._starting_peak_bytes = _status_bytes("VmPeak") or 0
 
     def test_clocks(self) -> None:
-        """There is the host clock alone."""
+        """Do nothing: the host clock is the only clock."""
 
     def environment(self) -> Environment:
         """Describe the processor."""
@@ -97,16 +97,18 @@ class Cpu:
         )
 
     def choose_allocator(self, name: str | None) -> None:
-        """There is nothing to choose."""
+        """Refuse any choice."""
         if name is not None:
             raise BadRequest(f"--allocator {name}: only CUDA's memory has segments to choose")
 
     def refusal(self, dtype: str) -> str | None:
-        """Only TF32 is a GPU's own format."""
+        """Return why the CPU cannot compute in ``dtype``: only TF32 is a GPU format."""
         return "TF32 is a format of NVIDIA GPUs" if dtype == "tf32" else None
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:  # noqa: ARG002  # exact anyway
-        """Limit the address space to that of the idle process and ``limit_bytes``, or to what is available."""
+        """Limit the address space to that of the idle process plus ``limit_bytes``, or plus the available memory
+        without a limit.
+        """
         if not self.capabilities.memory_limit:
             if limit_bytes is not None:
                 raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
@@ -119,17 +121,17 @@ class Cpu:
         self.under_a_ceiling = True
 
     def record_allocations(self) -> None:
-        """The C library does not tell what is asked of it."""
+        """Do nothing: the C library does not report requests for memory."""
 
     def trace(self, batch_size: int, *, complete: bool) -> None:
-        """Nothing is known."""
+        """Return None: no requests are recorded."""
 
     def first_step(self, step: Callable[[], object]) -> object:
-        """The ceiling is exact as it is."""
+        """Run the step: the kernel enforces the limit without help."""
         return step()
 
     def check_limit(self) -> None:
-        """The kernel lets nothing past the ceiling."""
+        """Do nothing: the kernel refuses memory beyond the limit."""
 
     def lift_limit(self) -> None:
         """Raise the soft limit to the hard one."""
@@ -138,12 +140,14 @@ class Cpu:
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
     def memory_is_short(self) -> bool:
-        """Say whether the address space came near the ceiling. A request that was refused does not count to it."""
+        """Return whether the peak of the address space came near the limit. A refused request does not count towards
+        the peak.
+        """
         peak_bytes = _status_bytes("VmPeak")
         return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
 
     def clock_under_power_limit(self) -> float:
-        """A processor's limits are not told."""
+        """Return 1: power limits of processors are not read."""
         return 1.0
 
     def stopwatch(self, marks: int) -> HostStopwatch:  # noqa: ARG002  # the list grows as it needs
@@ -151,22 +155,22 @@ class Cpu:
         return HostStopwatch()
 
     def usable(self) -> bool:
-        """A process that is there can compute."""
+        """Return True: a running process can use the CPU."""
         return True
 
     def synchronize(self) -> None:
-        """Nothing is outstanding when a call has returned."""
+        """Do nothing: all work is done when its call returns."""
 
     def reset_memory_use(self) -> None:
-        """Set the high-water mark of resident memory to what is resident now (Linux: proc(5), clear_refs)."""
-        with suppress(OSError):  # without it the mark covers the whole process, which times one batch size only
+        """Set the high-water mark of resident memory to the current resident memory (Linux: proc(5), clear_refs)."""
+        with suppress(OSError):  # else the mark covers the whole process, which times only one batch size
             Path("/proc/self/clear_refs").write_text("5")
 
     def memory_use(self) -> MemoryUse:
         """Return the peaks of resident memory and of address space, both beyond the idle process.
 
-        glibc maps more for the first block of a thread than it keeps, and Linux forgets no peak of address space: one
-        below what starting the threads took for a moment is not known.
+        glibc first maps more for a thread than it keeps, and Linux never lowers the peak of the address space. A peak
+        below the one at the start of the threads is therefore unknown.
         """
         address_bytes = _status_bytes("VmPeak") or 0
         known = address_bytes > self._starting_peak_bytes
@@ -182,7 +186,7 @@ def _beyond(peak_bytes: int | None, idle_bytes: int | None) -> int | None:
 
 
 def _status_bytes(field: str) -> int | None:
-    """Return a field of /proc/self/status, or None where there is no such thing."""
+    """Return a field of /proc/self/status in bytes; None if the file or the field is missing."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""CUDA: events on the stream, the caching allocator's counters, and its limit as the memory ceiling."""
+"""CUDA: events on the stream, the caching allocator's counters, and its memory fraction as the limit."""
 
 from typing import Any, Final, cast
 
@@ -21,11 +21,11 @@ from tputfind.worker.devices.protocol import MemoryUse
 
 _TF32_CAPABILITY: Final = (8, 0)
 _POWER_CAP: Final = 0x4
-"""NVML's bit for a clock that the power limit holds down, by either name of the function."""
+"""NVML's bit for a clock reduced by the power limit; both names of the function return it."""
 
 
 class Cuda(Accelerator):
-    """One NVIDIA GPU, or an AMD GPU under ROCm: written to the interface, and not run by us."""
+    """One NVIDIA GPU, or an AMD GPU under ROCm (supported by interface, never tested)."""
 
     def __init__(self, index: int) -> None:
         nvidia = torch.version.hip is None
@@ -33,7 +33,7 @@ class Cuda(Accelerator):
             events=True,
             own_memory=True,
             memory_limit=True,
-            allocator_trace=nvidia,  # forecasts replay NVIDIA's allocator, and put segments where its driver does
+            allocator_trace=nvidia,  # forecasts replay NVIDIA's allocator, and place segments as its driver does
             graphs=True,
             pinned_copies=True,
             health=nvidia,  # by NVML
@@ -43,7 +43,7 @@ class Cuda(Accelerator):
         self._recorder: Recorder | None = None
 
     def test_clocks(self) -> None:
-        """The events of CUDA were held against kernels of known duration (tests/gpu/test_timing.py)."""
+        """Do nothing: CUDA events were tested against kernels of known duration (tests/gpu/test_timing.py)."""
 
     def environment(self) -> Environment:
         """Describe the GPU."""
@@ -67,20 +67,20 @@ class Cuda(Accelerator):
         )
 
     def choose_allocator(self, name: str | None) -> None:
-        """Work with native or expandable segments, whatever the environment says of them."""
+        """Use native or expandable segments, whatever the environment says; None changes nothing."""
         if name is not None:
             self._conf = with_segments(self._conf, expandable=name == "expandable")
             apply_conf(self._conf)
 
     def refusal(self, dtype: str) -> str | None:
-        """TF32 and bfloat16 arithmetic came with compute capability 8.0."""
+        """Return why the GPU cannot compute in ``dtype``: TF32 and bfloat16 need compute capability 8.0."""
         capability = torch.cuda.get_device_capability(self._index)
         if dtype in ("tf32", "bf16", "amp-bf16") and torch.version.hip is None and capability < _TF32_CAPABILITY:
             return f"it needs compute capability 8.0, and this device has {capability[0]}.{capability[1]}"
         return None
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
-        """Make the device current, note what others hold, give the allocator what the context leaves of the limit."""
+        """Make the device current, note the memory that other processes use, and limit the allocator to the rest."""
         self._limit_bytes = limit_bytes
         self._by_module = by_module
         self._outside_before_bytes = self._used_bytes()
@@ -92,7 +92,7 @@ class Cuda(Accelerator):
             self._give_allocator_the_rest()
 
     def record_allocations(self) -> None:
-        """Keep the allocator's history, and what the first step loads beside it."""
+        """Record the allocator's requests, and the memory outside it that the first step loads."""
         if not self.capabilities.allocator_trace:
             return
         expandable = is_expandable(self._conf)
@@ -104,7 +104,9 @@ class Cuda(Accelerator):
             once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Return what was asked of the allocator, and what the process held beside it."""
+        """Return the requests to the allocator and the process's memory outside it; None without
+        ``record_allocations``.
+        """
         if self._recorder is None or not self.usable():
             return None
         outside_bytes = self._outside_bytes()
@@ -116,18 +118,20 @@ class Cuda(Accelerator):
         return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
 
     def memory_is_short(self) -> bool:
-        """Say whether the device, or the limit, has too little left for a library's handle and its kernels."""
+        """Return whether the device, or the limit, has too little left for a library's handle and its kernels."""
         try:
             left = torch.cuda.mem_get_info(self._index)[0]
             if self._limit_bytes is not None:
                 used = self._outside_bytes() + torch.cuda.memory_reserved(self._index)
                 left = min(left, self._limit_bytes - used)
-        except RuntimeError:  # the context is past use
+        except RuntimeError:  # the context is unusable
             return False
         return left < SHORT_BYTES
 
     def clock_under_power_limit(self) -> float:
-        """By NVML, whose reasons are those of the moment: ask right behind the work."""
+        """Return the clock as a fraction of its maximum if NVML reports a power limit now, else 1. Call it right after
+        the work.
+        """
         if not self.capabilities.health:
             return 1.0
         try:
@@ -137,7 +141,7 @@ class Cuda(Accelerator):
             handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._index).uuid}")
             try:
                 reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-            except Exception:  # its name on drivers before R535
+            except Exception:  # the function's name on drivers before R535
                 reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
             if not reasons & _POWER_CAP:
                 return 1.0
@@ -156,7 +160,7 @@ class Cuda(Accelerator):
         torch.cuda.synchronize(self._index)
 
     def reset_memory_use(self) -> None:
-        """Return cached memory to the device and start the allocator's counters anew."""
+        """Return cached memory to the device and reset the allocator's counters."""
         torch.cuda.synchronize(self._index)
         torch.cuda.empty_cache()
         if self._recorder is not None:
@@ -165,7 +169,7 @@ class Cuda(Accelerator):
         torch.cuda.reset_accumulated_memory_stats(self._index)
 
     def memory_use(self) -> MemoryUse:
-        """Return the allocator's peaks: memory of live tensors, and memory taken from the device."""
+        """Return the allocator's peaks: bytes of live tensors, and bytes taken from the device."""
         return MemoryUse(
             peak_allocated_bytes=torch.cuda.max_memory_allocated(self._index),
             peak_reserved_bytes=torch.cuda.max_memory_reserved(self._index),
@@ -173,7 +177,7 @@ class Cuda(Accelerator):
         )
 
     def _used_bytes(self) -> int | None:
-        """Return what is used of the device; NVML tells that without a context, or not at all."""
+        """Return the device's used bytes from NVML, which needs no context; None if NVML fails."""
         try:
             return torch.cuda.device_memory_used(self._index)
         except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
@@ -183,7 +187,7 @@ class Cuda(Accelerator):
         torch.cuda.empty_cache()
 
     def _outside_bytes(self) -> int:
-        """Return what this process holds of the device beside the allocator: context, kernels, library handles."""
+        """Return the process's device memory outside the allocator: context, kernels, library handles."""
         used = self._used_bytes()
         if used is None or self._outside_before_bytes is None:
             if self._limit_bytes is not None:
@@ -202,7 +206,7 @@ class Cuda(Accelerator):
 
 
 def _driver_version() -> str | None:
-    """Return the version of NVIDIA's driver, or None where NVML is not there."""
+    """Return the version of NVIDIA's driver; None if NVML does not load."""
     try:
         import pynvml
 

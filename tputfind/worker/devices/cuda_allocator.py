@@ -1,4 +1,4 @@
-"""Records what a process asks of the CUDA caching allocator, as torch's memory history tells it."""
+"""Records a process's requests to the CUDA caching allocator, from torch's memory history."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,12 +15,12 @@ _MOST_ENTRIES: Final = 10 * MOST_EVENTS
 
 
 def allocator_conf() -> str | None:
-    """Return the settings of the allocator that this process was started with."""
+    """Return the allocator settings in this process's environment; None if there are none."""
     return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
 
 
 def with_segments(conf: str | None, *, expandable: bool) -> str:
-    """Return settings of the allocator with expandable segments switched on or off."""
+    """Return allocator settings with expandable segments switched on or off."""
     others = [part for part in _settings(conf) if not part.startswith(_EXPANDABLE)]
     return ",".join([*others, f"{_EXPANDABLE}:{expandable}"])
 
@@ -30,18 +30,18 @@ def _settings(conf: str | None) -> list[str]:
 
 
 def apply_conf(conf: str) -> None:
-    """Have the allocator of this process work by these settings; call it before anything is allocated."""
+    """Apply allocator settings to this process; call it before any allocation."""
     apply = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
     (apply or torch.cuda.memory._set_allocator_settings)(conf)
 
 
 def once_before_every_module(look: Callable[[], None]) -> None:
-    """Have ``look`` called before every module that runs in the next call of a model, and in none after that."""
+    """Call ``look`` before every module that runs in the next call of a model, and not after that call."""
     outermost: nn.Module | None = None
 
     def before(module: nn.Module, _: object) -> None:
         nonlocal outermost
-        if torch.compiler.is_compiling():  # nothing runs yet, and the compiler cannot take this in
+        if torch.compiler.is_compiling():  # the model is only traced, and the compiler cannot trace this
             return
         if module is outermost:
             hook.remove()
@@ -53,10 +53,10 @@ def once_before_every_module(look: Callable[[], None]) -> None:
 
 
 class Recorder:
-    """Keeps what is asked of one device's allocator from now on."""
+    """Records all requests to one device's allocator."""
 
     def __init__(self, index: int, *, expandable: bool) -> None:
-        """Start."""
+        """Start recording."""
         self._index = index
         self._expandable = expandable
         self._outside: list[tuple[int, int]] = []
@@ -65,23 +65,23 @@ class Recorder:
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_MOST_ENTRIES, device=index)
 
     def reset(self) -> None:
-        """Say that the counters of the allocator are about to start anew: what was allocated so far is fixed."""
+        """Note that the allocator's counters are about to be reset: all allocations so far count as fixed."""
         self._before_reset = self._fixed = self._allocated()
 
     def outside(self, count: int) -> None:
-        """Say how many bytes the process holds of the device beside the allocator's."""
+        """Record how many bytes the process holds outside the allocator."""
         if not self._outside or self._outside[-1][1] != count:
             self._outside.append((self._allocated(), count))
 
     def trace(self, batch_size: int, memory_bytes: int, *, capped: bool, complete: bool) -> Trace | None:
-        """Return what was recorded, and stop; None where it is nothing that a model of the allocator could replay."""
+        """Stop recording and return the trace; None if a model of the allocator could not replay it."""
         try:
             entries = torch.cuda.memory._snapshot(self._index)["device_traces"][self._index]
-        finally:  # what the process times after a trial must not be recorded
+        finally:  # the timing after a trial must not be recorded
             torch.cuda.memory._record_memory_history(enabled=None)
         try:
-            events = list(_with_outside(_events(entries), self._outside))
-        except KeyError:  # given back, and not seen to be asked for
+            events = list(_insert_outside(_events(entries), self._outside))
+        except KeyError:  # a release without a recorded allocation, or several streams
             return None
         if not complete:
             events = events[: _end(events)]
@@ -103,7 +103,7 @@ class Recorder:
 
 
 def is_expandable(conf: str | None) -> bool | None:
-    """Return whether segments are expandable; None where settings are at work that change more than that."""
+    """Return whether segments are expandable; None if other settings or another backend are active."""
     if torch.cuda.get_allocator_backend() != "native":
         return None
     settings = dict(part.partition(":")[::2] for part in _settings(conf))
@@ -112,7 +112,7 @@ def is_expandable(conf: str | None) -> bool | None:
 
 
 def _events(entries: list[dict[str, Any]]) -> Iterator[Event]:
-    """Yield torch's entries as events; KeyError where they are not of one stream from its start."""
+    """Yield torch's entries as events; raise KeyError if they use several streams or release an unrecorded address."""
     numbers: dict[int, int] = {}
     allocated = 0
     streams = {entry["stream"] for entry in entries if entry["action"] == "alloc"}
@@ -130,8 +130,10 @@ def _events(entries: list[dict[str, Any]]) -> Iterator[Event]:
             yield Event("refused", entry["size"])
 
 
-def _with_outside(events: Iterator[Event], outside: list[tuple[int, int]]) -> Iterator[Event]:
-    """Yield events with what was held outside the allocator, at the allocations after which it changed."""
+def _insert_outside(events: Iterator[Event], outside: list[tuple[int, int]]) -> Iterator[Event]:
+    """Yield events, with each change of the memory outside the allocator inserted after the allocation that preceded
+    it.
+    """
     waiting, allocated = list(outside), 0
     for event in events:
         while waiting and event.kind == "allocate" and waiting[0][0] <= allocated:
@@ -142,5 +144,5 @@ def _with_outside(events: Iterator[Event], outside: list[tuple[int, int]]) -> It
 
 
 def _end(events: list[Event]) -> int:
-    """Return how many events there are up to the one that there was no memory for: what follows is clearing up."""
+    """Return the number of events up to the last refused request or change outside: later ones clean up."""
     return max((number for number, event in enumerate(events, 1) if event.kind in ("refused", "outside")), default=0)

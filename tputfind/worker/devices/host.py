@@ -1,4 +1,4 @@
-"""What is the same for every device of a machine: its processor, its memory, its software."""
+"""The properties of a machine that all its devices share: processor, memory, software."""
 
 import os
 import platform
@@ -15,7 +15,8 @@ import torch
 def software() -> dict[str, str | int | None]:
     """Return the fields of ``Environment`` that do not depend on the device.
 
-    The host is told by its system, kernel series and architecture, not by its name: records are there to be shared.
+    The host is described by system, kernel series and architecture, not by name, because records are meant to be
+    shared.
     """
     kernel = ".".join(platform.release().split(".")[:2])
     return {
@@ -32,7 +33,7 @@ def software() -> dict[str, str | int | None]:
 
 
 def host_memory() -> tuple[int, int]:
-    """Return total and available bytes of this machine, or of the control groups that it is confined to."""
+    """Return the total and available bytes of this machine, or of its control groups if they allow less."""
     machine = psutil.virtual_memory()
     limit_bytes, left_bytes = memory_limit()
     if limit_bytes is None or left_bytes is None:
@@ -41,7 +42,7 @@ def host_memory() -> tuple[int, int]:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the installed version of a distribution, or None."""
+    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -49,7 +50,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system tells it."""
+    """Return the processor's name as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -59,32 +60,32 @@ def cpu_name() -> str:
 
 
 class MemoryLimit(NamedTuple):
-    """The least limit of nested control groups, and the least that any of them has left; None without a limit."""
+    """The smallest limit of nested control groups, and the smallest remainder of any of them; None without a limit."""
 
     limit_bytes: int | None
     left_bytes: int | None
 
 
 class _Files(NamedTuple):
-    """Names of the files that tell of a group's memory."""
+    """The names of a control group's memory files."""
 
     limits: tuple[str, ...]
     usage: str
     file_cache: str
-    """The field of ``memory.stat`` with the file cache that the kernel gives back before anything else."""
+    """The field of ``memory.stat`` with the file cache that the kernel reclaims first."""
 
 
 _V1: Final = _Files(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
 _V2: Final = _Files(("memory.max", "memory.high"), "memory.current", "inactive_file")
 _UNLIMITED_BYTES: Final = 2**60
-"""v1 says that a group has no limit by one of nearly 2^63 bytes, rounded to pages."""
+"""Limits from here on mean no limit: v1 writes nearly 2^63 bytes, rounded to pages."""
 
 
 def memory_limit(root: Path = Path("/")) -> MemoryLimit:
-    """Return what control groups leave this process of the host's memory.
+    """Return the host memory that control groups allow this process, and the remainder of it.
 
-    A group is held to its own limit and to those of all groups above it, up to the root of what is mounted: systemd
-    slices, Slurm steps and Kubernetes pods set theirs above the group of the process.
+    A group is limited by itself and by all groups above it, up to the root of the mount: systemd slices, Slurm steps
+    and Kubernetes pods set their limits above the group of the process.
 
     Args:
         root: the folder that holds ``proc`` and the mounts.
@@ -103,7 +104,7 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Yield the folder of each control group that holds this process, with the names of its files."""
+    """Yield the folder of each control group that contains this process, with the names of its files."""
     own = _own_paths(_text(root / "proc/self/cgroup"))
     for line in _text(root / "proc/self/mountinfo").splitlines():
         mount, _, what = line.partition(" - ")
@@ -116,14 +117,14 @@ def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
         path = own.get("memory" if is_v1 else "")
         if path is None:
             continue
-        top = root / _unescaped(fields[4]).lstrip("/")
-        parts = _below(path, _unescaped(fields[3]))
+        top = root / _unescape(fields[4]).lstrip("/")
+        parts = _below(path, _unescape(fields[3]))
         for depth in range(len(parts), -1, -1):
             yield top.joinpath(*parts[:depth]), _V1 if is_v1 else _V2
 
 
 def _own_paths(text: str) -> dict[str, str]:
-    """Return the path of this process's group by controller, from ``/proc/self/cgroup``; that of v2 has no name."""
+    """Return the path of this process's group by controller, from ``/proc/self/cgroup``; the key of v2 is empty."""
     paths = {}
     for line in text.splitlines():
         number, _, rest = line.partition(":")
@@ -135,18 +136,18 @@ def _own_paths(text: str) -> dict[str, str]:
 
 
 def _below(path: str, mounted: str) -> tuple[str, ...]:
-    """Return the folders that lead from a mount, which shows the group ``mounted``, to the group of this process.
+    """Return the folders from a mount, whose root is the group ``mounted``, to the group of this process.
 
-    A container may see its own group at the root of the mount, and a path from outside in ``/proc/self/cgroup``: then
-    the root of the mount is all there is.
+    In a container the mount's root may be the process's own group, while ``/proc/self/cgroup`` has a path from outside:
+    then there are no folders.
     """
     own, top = PurePosixPath(path), PurePosixPath(mounted)
     inside = own.is_relative_to(top) and ".." not in (*own.parts, *top.parts)
     return own.relative_to(top).parts if inside else ()
 
 
-def _unescaped(text: str) -> str:
-    """Return a path of ``/proc/self/mountinfo``, where blanks stand as octal numbers: proc(5)."""
+def _unescape(text: str) -> str:
+    """Return a path of ``/proc/self/mountinfo`` with its octal escapes decoded: proc(5)."""
     return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
 
 
@@ -158,12 +159,12 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """Return the number in a file; None without the file, or if it says ``max``."""
+    """Return the number in a file; None if the file is missing or says ``max``."""
     text = _text(path).strip()
     return int(text) if text.isdecimal() else None
 
 
 def _field(path: Path, name: str) -> int:
-    """Return a field of a file of names and numbers; 0 without it."""
+    """Return a field of a file of names and numbers; 0 if it is missing."""
     lines = (line.split() for line in _text(path).splitlines())
     return next((int(line[1]) for line in lines if len(line) == 2 and line[0] == name and line[1].isdecimal()), 0)

@@ -1,4 +1,4 @@
-"""What the measuring code asks of a device. The implementations are real: a device is never mocked."""
+"""The interface of a device for the measuring code. All implementations use real devices; none is mocked."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -10,28 +10,28 @@ from tputfind.record.trace import Trace
 
 
 class MemoryUse(NamedTuple):
-    """What ``memory_use`` tells; None where the device cannot."""
+    """The figures of ``memory_use``; None for each that the device does not report."""
 
     peak_allocated_bytes: int | None
-    """The most in use."""
+    """Peak of the bytes in use."""
     peak_reserved_bytes: int | None
-    """The most taken from the device."""
+    """Peak of the bytes taken from the device."""
     allocator_retries: int | None
-    """How often the allocator found no room, gave all unused memory back and asked again."""
+    """How often the allocator found no room, released all unused memory and tried again."""
 
 
 class Stopwatch(Protocol):
-    """Marks moments in the device's own order of work, without making the host wait."""
+    """Marks points in the device's own order of work, without making the host wait."""
 
     def mark(self) -> None:
-        """Mark the moment when all work submitted so far is done."""
+        """Mark the time at which all work submitted so far is done."""
 
     def spans_ms(self) -> list[float]:
-        """Wait for the last mark, return the milliseconds between consecutive ones, one fewer, and begin anew."""
+        """Wait for the last mark, return the milliseconds between consecutive marks (one fewer), and reset."""
 
 
 class Device(Protocol):
-    """One device of this process."""
+    """One device, as this process uses it."""
 
     torch_device: torch.device
     capabilities: Capabilities
@@ -40,71 +40,73 @@ class Device(Protocol):
 
     @property
     def slows_first_step(self) -> bool:
-        """Whether ``first_step`` does more than the step, so that its time says nothing."""
+        """Whether ``first_step`` does more than the step, so that its time must not be used."""
 
     def test_clocks(self) -> None:
-        """Hold the clocks of a device that may not have them right against each other; its capabilities then say so.
+        """Test the clocks of a device against each other, if they may be wrong, and set its capabilities accordingly.
 
-        Call it once, at the start of a run, with nothing on the device.
+        Call it once, at the start of a run, before anything is on the device.
 
         Raises:
-            NoSuchDevice: nothing can be timed on it.
+            NoSuchDevice: the device cannot be timed.
         """
 
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
 
     def choose_allocator(self, name: str | None) -> None:
-        """Work with native or expandable segments; None changes nothing. Call it before anything else.
+        """Use native or expandable segments; None changes nothing. Call it before any other method.
 
         Raises:
-            BadRequest: there is no such choice on this device.
+            BadRequest: the device has no such choice.
         """
 
     def refusal(self, dtype: str) -> str | None:
-        """Say why it cannot compute in ``dtype``, or None where it can."""
+        """Return why the device cannot compute in ``dtype``; None if it can."""
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
-        """Act from now on as if the device had this much memory in all. Call it once, before anything is built.
+        """Make the device act as if it had this much memory in total. Call it once, before the model is built.
 
-        ``by_module`` says whether the first step may be watched module by module: not where it was compiled.
+        ``by_module`` says whether the first step may be watched module by module; a compiled step may not.
         """
 
     def record_allocations(self) -> None:
-        """Keep what is asked of the memory allocator from now on, where that can be told. Call it after the limit."""
+        """Record requests to the memory allocator from now on, if the device reports them. Call it after
+        ``limit_memory``.
+        """
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Return what was asked of the memory allocator since ``record_allocations``; None where that is not known."""
+        """Return the requests to the memory allocator since ``record_allocations``; None if they are unknown."""
 
     def first_step(self, step: Callable[[], object]) -> object:
-        """Take the first step of a batch size and return its output.
+        """Run the first step of a batch size and return its output.
 
-        What the step loads of libraries counts against a limit, and may have to be watched: see ``slows_first_step``.
+        Libraries that the step loads count against a limit and may have to be watched: see ``slows_first_step``.
         """
 
     def check_limit(self) -> None:
-        """Raise torch.OutOfMemoryError where more than the limit was taken past the allocator's guard."""
+        """Raise torch.OutOfMemoryError if memory outside the allocator brought the total over the limit."""
 
     def lift_limit(self) -> None:
-        """Let the process have memory again, to report a failure."""
+        """Lift the memory limit, so that the process can report a failure."""
 
     def memory_is_short(self) -> bool:
-        """Say whether little is left of the memory, or of the limit on it; False where it cannot be told."""
+        """Return whether little is left of the memory, or of the limit on it; False if that is unknown."""
 
     def clock_under_power_limit(self) -> float:
-        """Return the clock as a share of its highest where a power limit holds it down; 1 elsewhere."""
+        """Return the clock as a fraction of its maximum if a power limit reduces it, else 1."""
 
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch ready for this many marks."""
 
     def usable(self) -> bool:
-        """Say whether the device still answers this process: a fault in one batch can end that for all."""
+        """Return whether the device still answers this process: a fault in one batch can make it unusable."""
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was submitted."""
+        """Wait until the device has finished all submitted work."""
 
     def reset_memory_use(self) -> None:
-        """Give unused memory back and start ``memory_use`` anew."""
+        """Release unused memory to the device and reset ``memory_use``."""
 
     def memory_use(self) -> MemoryUse:
-        """Return what was used since ``reset_memory_use``."""
+        """Return the memory used since ``reset_memory_use``."""

@@ -1,7 +1,7 @@
-"""Holds the clocks and the memory counters of a device against what is known: they are believed only where they agree.
+"""Tests the clocks and the memory counters of a device; only those that pass are used.
 
-A known load is timed by events, and by the host clock up to the end of ``synchronize``. The host clock is the judge:
-it is known to be right where ``synchronize`` waits, and reading a result back shows whether it did.
+A known load is timed by events, and by the host clock up to the end of ``synchronize``. The host clock is the
+reference: it is right if ``synchronize`` waits, which reading a result back shows.
 """
 
 from collections.abc import Callable
@@ -18,42 +18,44 @@ from tputfind.worker.devices.protocol import Stopwatch
 _MIB: Final = 2**20
 _LOAD_BYTES: Final = 8 * _MIB
 _LOAD_MS: Final = 1.4
-"""Long beside the launch of a kernel, and short beside a run: the whole test takes 17 loads, of up to twice as much."""
+"""Long compared with the launch of a kernel, short compared with a run: the test takes 17 loads of 1.4 to 2.8 ms
+each."""
 _MOST_STEPS: Final = 2**14
 _WARMING: Final = 8
 _ROUNDS: Final = 3
 _AGREE: Final = 0.85, 1.02
-"""The span of events lies inside the host's, which holds the first launch, the end of the waiting and pauses of the
-host too: it is enough that one round agrees for each of two loads."""
+"""Bounds on the events' span as a fraction of the host's. The host's span includes the first launch, the end of the
+wait and pauses of the host, so one agreeing round for each of two loads is enough."""
 _SLACK_MS: Final = 0.05
 _EARLY: Final = 2.0
-"""Reading a result back takes this many times as long as ``synchronize`` did: it did not wait."""
+"""If a load and the reading back of its result take this many times as long as the load and ``synchronize``, then
+``synchronize`` did not wait."""
 _EMPTY_MARKS: Final = 20
 
 
 class Tested(Protocol):
-    """What is tested of a device."""
+    """The parts of a device that are tested."""
 
     torch_device: torch.device
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that was submitted."""
+        """Wait until the device has finished all submitted work."""
 
     def event_stopwatch(self, marks: int) -> Stopwatch:
-        """Return a stopwatch of events; raises what the backend raises where it has none."""
+        """Return a stopwatch of events; raise the backend's own error if it has no events."""
 
     def allocated_bytes(self) -> int | None:
         """Return the bytes of live tensors."""
 
     def peak_bytes(self) -> int | None:
-        """Return the most bytes of live tensors."""
+        """Return the peak of the bytes of live tensors."""
 
 
 class Found(NamedTuple):
-    """What the test came to.
+    """The result of the test.
 
-    ``events`` and ``counters`` say what can be used. ``waits`` is False where ``synchronize`` returns early: then no
-    clock of the host can time the device, and nothing can be measured on it.
+    ``events`` and ``counters`` say which of them can be used. ``waits`` is False if ``synchronize`` returns early: then
+    no host clock can time the device, and it cannot be measured.
     """
 
     events: bool
@@ -63,7 +65,7 @@ class Found(NamedTuple):
 
 
 def self_test(device: Tested) -> Found:
-    """Test a device, which is current and idle."""
+    """Test the clocks and memory counters of a device, which must be current and idle."""
     findings: list[str] = []
     tensor = torch.ones(_LOAD_BYTES // 4, device=device.torch_device)
 
@@ -95,7 +97,7 @@ def _host_ms(device: Tested, work: Callable[[], None]) -> float:
 
 
 def _steps(device: Tested, load: Callable[[int], None]) -> int:
-    """Return how many steps of the load take long enough; the first ones load kernels, and the host may pause."""
+    """Return the number of steps that make a load long enough; the first steps load kernels, and the host may pause."""
     load(_WARMING)
     steps = 1
     while steps < _MOST_STEPS and min(_host_ms(device, partial(load, steps)) for _ in range(3)) < _LOAD_MS:
@@ -104,8 +106,8 @@ def _steps(device: Tested, load: Callable[[int], None]) -> int:
 
 
 def _waits(device: Tested, tensor: torch.Tensor, load: Callable[[int], None], steps: int) -> bool:
-    """Say whether ``synchronize`` waits: what is read back afterwards must be there at once."""
-    for _ in range(3):  # once is enough: a pause of the host can only make it look as if it did not
+    """Return whether ``synchronize`` waits: reading a result back afterwards must be quick."""
+    for _ in range(3):  # one success is enough: a pause of the host can only hide that it waits
         tensor[:1].cpu()
         start_ns = perf_counter_ns()
         load(steps)
@@ -119,11 +121,11 @@ def _waits(device: Tested, tensor: torch.Tensor, load: Callable[[int], None], st
 
 
 def _compared(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float | None, float, str]:
-    """Return what a load took by events and by the host clock, and what is wrong with the events, if anything is."""
+    """Return the times of a load by events (None without events) and by the host clock, and the events' fault."""
     host_ms = _host_ms(device, partial(load, steps))
     try:
-        pairs = [_both_ms(device, load, count) for count in (steps, 2 * steps) for _ in range(_ROUNDS)]
-    except Exception as error:  # whatever a backend raises that has no events, or none with times
+        pairs = [_event_and_host_ms(device, load, count) for count in (steps, 2 * steps) for _ in range(_ROUNDS)]
+    except Exception as error:  # whatever a backend raises if its events are missing or have no times
         return None, host_ms, f"it has no events with times ({type(error).__name__})"
     if any(span_ms < 0 for span_ms, _ in pairs):
         return pairs[0][0], host_ms, "spans between its events are negative"
@@ -134,8 +136,8 @@ def _compared(device: Tested, load: Callable[[int], None], steps: int) -> tuple[
     return *best[0], ""
 
 
-def _both_ms(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float, float]:
-    """Return what a load takes by events and by the host clock, of one run."""
+def _event_and_host_ms(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float, float]:
+    """Return the time of one run of a load by events and by the host clock, in ms."""
     stopwatch = device.event_stopwatch(2)
 
     def work() -> None:
@@ -149,7 +151,7 @@ def _both_ms(device: Tested, load: Callable[[int], None], steps: int) -> tuple[f
 
 
 def _mark_ms(device: Tested) -> float:
-    """Return what an event by itself takes in the device's order of work."""
+    """Return the median time of an event itself in the device's order of work, in ms."""
     stopwatch = device.event_stopwatch(_EMPTY_MARKS)
     for _ in range(_EMPTY_MARKS):
         stopwatch.mark()
@@ -157,7 +159,7 @@ def _mark_ms(device: Tested) -> float:
 
 
 def _counters(device: Tested) -> tuple[bool, str]:
-    """Say whether the allocator's counters follow a tensor that comes and goes, and what is wrong with them if not."""
+    """Return whether the allocator's counters follow a tensor that comes and goes, and their fault if not."""
     before = device.allocated_bytes()
     if before is None or device.peak_bytes() is None:
         return False, ""
