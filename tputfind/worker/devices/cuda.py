@@ -25,7 +25,7 @@ _POWER_CAP: Final = 0x4
 
 
 class Cuda(Accelerator):
-    """One NVIDIA GPU, or an AMD GPU under ROCm (supported by interface, never tested)."""
+    """One NVIDIA GPU, or an AMD GPU under ROCm, which is untested."""
 
     def __init__(self, index: int) -> None:
         nvidia = torch.version.hip is None
@@ -104,9 +104,7 @@ class Cuda(Accelerator):
             once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Return the requests to the allocator and the process's memory outside it; None without
-        ``record_allocations``.
-        """
+        """Return the allocator's requests and the memory outside it; None without ``record_allocations``."""
         if self._recorder is None or not self.usable():
             return None
         outside_bytes = self._outside_bytes()

@@ -18,8 +18,7 @@ from tputfind.worker.devices.protocol import Stopwatch
 _MIB: Final = 2**20
 _LOAD_BYTES: Final = 8 * _MIB
 _LOAD_MS: Final = 1.4
-"""Long compared with the launch of a kernel, short compared with a run: the test takes 17 loads of 1.4 to 2.8 ms
-each."""
+"""Longer than the launch of a kernel, much shorter than a run: the test takes 17 loads of 1.4 to 2.8 ms each."""
 _MOST_STEPS: Final = 2**14
 _WARMING: Final = 8
 _ROUNDS: Final = 3

@@ -1,4 +1,4 @@
-"""From the name a user writes to a module and the inputs it takes."""
+"""Finds the module and its inputs for the model name that a user writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SLOW_IMPORTS: Final = tuple(source.package for source in SOURCES.values() if so
 
 
 class _Models(NamedTuple):
-    """How a model of a source is found, and which it has to list."""
+    """How to find a model of a source, and how to list the source's models."""
 
     find: Callable[[Spec], Source]
     named_models: Callable[[], Iterator[NamedModel]] = lambda: iter(())
@@ -35,7 +35,7 @@ _MODELS: Final[dict[SourceName, _Models]] = {
 }
 _DYNAMO: Final = "torch._dynamo"
 _PATH: Final = list(sys.path)
-"""As of the server, which imports this package before it forks."""
+"""The import path of the server, which imports this package before it forks."""
 
 
 def find_model(spec: Spec) -> Source:
@@ -43,7 +43,7 @@ def find_model(spec: Spec) -> Source:
 
     Raises:
         UnknownModel: there is no such model, file, package or factory.
-        BadRequest: the input's shape is neither known nor given, or is none for the model.
+        BadRequest: the input's shape is unknown, or does not fit the model.
         Exception: whatever the user's file or package raises while it is imported.
     """
     if spec.sequence_length is not None and spec.source != "hf":
@@ -52,9 +52,9 @@ def find_model(spec: Spec) -> Source:
 
 
 def import_user_file(spec: Spec) -> None:
-    """Import the file of a factory before anything else is done: some settings are to be made before threads start.
+    """Import the file of a factory before any other work, because some settings must be made before threads start.
 
-    What that raises is raised again by ``find_model``.
+    ``find_model`` raises again whatever the import raises.
     """
     if spec.source == "factory":
         with suppress(BaseException):
@@ -65,15 +65,16 @@ def named_models(of: SourceName) -> Iterator[NamedModel]:
     """Yield the models of a source that can be named.
 
     Raises:
-        UnknownModel: its package is not installed.
+        UnknownModel: the source's package is not installed.
     """
     return _MODELS[of].named_models()
 
 
 def slow_imports() -> tuple[str, ...]:
-    """Return the packages that a model has imported and the server had better import once, for every process to come.
+    """Return the slow packages that a model has imported, so that the server can import them once for later processes.
 
-    Beside the model's file may lie another of that name (a clone of its source, say): that one is the model's own.
+    A package of the same name next to the model's file (a clone of its source, say) is the model's own, and is left
+    out.
     """
 
     def the_servers(name: str) -> bool:

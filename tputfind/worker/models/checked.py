@@ -1,7 +1,7 @@
-"""Models in files, looked through before torch's loaders see them: those run what a file tells them to.
+"""Checks model files before torch's loaders read them, because those loaders run code from a file.
 
-``torch.export.load`` unpickles entries, evaluates strings and loads libraries. What is found here to be data alone is
-loaded from the same open file; everything else is refused, unless the user trusts the file.
+``torch.export.load`` unpickles entries, evaluates strings and loads libraries. A file that holds data only is loaded
+through the same open file; any other is refused, unless the user trusts it.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _OBJECT: Final = re.compile(r"(?:custom|opaque)_obj")
 _WRITES_FILES: Final = re.compile(rb"\b(?:save|from_file)\b")
 _FOREIGN_CLASS: Final = re.compile(rb"\bclasses\.(?!quantized\.|xnnpack\.)")
 _MOST_INFLATED_BYTES: Final = 2**28
-"""Torch compresses code alone, so that an archive holds little more than its size."""
+"""Maximum bytes by which an archive's content may exceed its size; torch compresses only code."""
 _FORCED: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
 def trusted() -> bool:
-    """Whether the user trusts the files of this run with running code."""
+    """Return whether the user allows this run's files to run code."""
     return os.environ.get(TRUSTED) == "1"
 
 
 @contextmanager
 def weights_only() -> Iterator[None]:
-    """Have torch unpickle nothing but tensors and plain values, whatever those that call it ask for."""
+    """Restrict torch's unpickling to tensors and plain values, whatever its callers request."""
     before = os.environ.get(_FORCED)
     os.environ[_FORCED] = "1"
     try:
@@ -57,12 +57,12 @@ def load_program(path: Path) -> Any:
     """Return the exported program in a file.
 
     Raises:
-        BadRequest: something in it could run code; the message names the entry.
-        Exception: whatever torch raises while it reads what is no archive.
+        BadRequest: an entry could run code; the message names it.
+        Exception: whatever torch raises for a file that is not an archive.
     """
     if trusted():
         return torch.export.load(path)
-    # Not torch.export.load, which goes on with older layouts where this fails.
+    # Not torch.export.load, which falls back to older layouts if this fails.
     from torch.export.pt2_archive._package import load_pt2
 
     with path.open("rb") as file:
@@ -73,23 +73,23 @@ def load_program(path: Path) -> Any:
 
 
 def load_script(path: Path) -> Any:
-    """Return the module in a file of TorchScript; errors as for ``load_program``."""
+    """Return the module in a TorchScript file; errors as for ``load_program``."""
     with path.open("rb") as file:
         if not trusted():
             _check_script(path, file)
-        same = f"/proc/self/fd/{file.fileno()}"  # of an open file itself, torch would read a copy into memory
+        same = f"/proc/self/fd/{file.fileno()}"  # given the open file, torch would copy it into memory
         return torch.jit.load(same, map_location="cpu")  # type: ignore[no-untyped-call]
 
 
 class _Archive:
-    """The entries of an archive, read as torch's loaders read them: two readers of zip files can see two files."""
+    """The entries of an archive, read by torch's own reader: another zip reader might see other entries."""
 
     def __init__(self, path: Path, file: io.BufferedReader) -> None:
         self.path = path
         self._reader: Any = torch._C.PyTorchFileReader(file)  # noqa: SLF001  # as torch does
         self.names: list[str] = self._reader.get_all_records()
         if len({name.lower() for name in self.names}) < len(self.names):
-            self.refuse(next(iter(self._twice())), "is there twice")
+            self.refuse(next(iter(self._duplicate_names())), "is there twice")
         if _inflated_bytes(file) > path.stat().st_size + _MOST_INFLATED_BYTES:
             self.refuse("an entry", "is far larger than the file")
 
@@ -97,7 +97,7 @@ class _Archive:
         held: bytes = self._reader.get_record(name)
         return held
 
-    def _twice(self) -> Iterator[str]:
+    def _duplicate_names(self) -> Iterator[str]:
         seen: set[str] = set()
         for name in self.names:
             if name.lower() in seen:
@@ -117,7 +117,9 @@ class _Archive:
 
 
 def _inflated_bytes(file: io.BufferedReader) -> int:
-    """Return what the entries say that they come to; 0 where Python sees no archive. Not every torch tells."""
+    """Return the total size of the entries by their headers; 0 if Python sees no archive. Not every torch has the
+    sizes.
+    """
     try:
         with zipfile.ZipFile(file) as archive:
             return sum(entry.file_size for entry in archive.infolist())
@@ -143,7 +145,7 @@ def _check_program(path: Path, file: io.BufferedReader) -> None:
 
 
 def _check_config(archive: _Archive, name: str, folder: str) -> None:
-    """Check the tensors and objects that a list of weights or constants says are pickled."""
+    """Check the pickled tensors and objects in a list of weights or constants."""
     for held in json.loads(archive[name])["config"].values():
         entry = str(held["path_name"])
         if _OBJECT.match(entry):
@@ -153,11 +155,11 @@ def _check_config(archive: _Archive, name: str, folder: str) -> None:
 
 
 def _check_script(path: Path, file: io.BufferedReader) -> None:
-    """Refuse TorchScript that can write files, which it may do on being loaded, or make objects of C++."""
+    """Refuse TorchScript that can write files, which it may do while it is loaded, or that makes C++ objects."""
     try:
         archive = _Archive(path, file)
     except RuntimeError:
-        return  # no archive, which torch.jit.load says better
+        return  # not an archive: torch.jit.load has a better message
     if "model.json" in archive.names:
         archive.refuse("its layout", "is that of a torch before 1.1")
     for name in archive.names:
@@ -169,6 +171,6 @@ def _check_script(path: Path, file: io.BufferedReader) -> None:
 
 
 def wanted(error: Exception) -> str:
-    """Name what a pickle wanted, where torch's long explanation does."""
+    """Return the global that torch refused to unpickle, or else the first line of the error."""
     found = re.search(r"GLOBAL ([\w.]+)", f"{error}")
     return found[1] if found else said(error)

@@ -1,4 +1,4 @@
-"""Targets for training detectors: objects drawn at random, as torchvision's detectors take them."""
+"""Random targets for training detectors, in the form that torchvision's detectors take."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch
 from tputfind.worker.inputs import Each
 
 OBJECTS: Final = 7
-"""Objects of an image; those of COCO have as many on average."""
+"""Objects per image, the average of COCO."""
 _SMALLEST: Final = 0.1
-"""Smallest width and height of an object, as a share of the image."""
+"""Minimum width and height of an object, as a fraction of the image's."""
 
 
 def targets_of(model: str, about: Mapping[str, Any], shape: Sequence[int]) -> Each:
-    """Return the targets of a detector of torchvision's.
+    """Return the targets of a torchvision detector.
 
     Args:
-        model: its name, which says whether it also takes masks or keypoints.
-        about: what is published of its weights, the names of classes and keypoints among it.
-        shape: that of an image, channels first.
+        model: its name, which shows whether it also takes masks or keypoints.
+        about: metadata of its weights, with the names of classes and keypoints.
+        shape: the shape of an image, channels first.
     """
     keypoints = len(about["keypoint_names"]) if "keypointrcnn" in model else 0
     masks = "maskrcnn" in model
@@ -31,7 +31,7 @@ def targets_of(model: str, about: Mapping[str, Any], shape: Sequence[int]) -> Ea
 
 
 def draw_boxes(device: torch.device) -> torch.Tensor:
-    """Return the boxes of the objects of an image as shares of its width and height: left, top, right, bottom."""
+    """Return the boxes of an image's objects as fractions of its width and height: left, top, right, bottom."""
     sides = _SMALLEST + (1 - _SMALLEST) / 2 * torch.rand(OBJECTS, 2, device=device)
     corner = torch.rand(OBJECTS, 2, device=device) * (1 - sides)
     return torch.cat([corner, corner + sides], 1)

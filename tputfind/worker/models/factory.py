@@ -1,4 +1,4 @@
-"""Models of the user's own: ``file.py:factory`` and ``package.module:factory``."""
+"""The user's own models: ``file.py:factory`` and ``package.module:factory``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TAKES_SIZE: Final = "if it makes a step, give it the batch size as an argument 
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of the model that a factory makes; errors as for ``find_model``."""
+    """Return the source of a factory's model; errors as for ``find_model``."""
     if spec.weights is not None:
         raise BadRequest(f"--weights: {spec.model} is a factory, which loads its weights itself")
     home, _, attribute = spec.model.rpartition(":")
@@ -61,17 +61,17 @@ def find(spec: Spec) -> Source:
     file = getattr(module, "__file__", None)
     path = Path(file) if file else None
     if is_step_maker(factory):
-        return source_of_maker(spec, _without_arguments(spec.model, factory), path)
+        return source_of_maker(spec, _hide_arguments(spec.model, factory), path)
     check_takes_nothing(spec.model, factory)
-    factory = _without_arguments(spec.model, factory)
+    factory = _hide_arguments(spec.model, factory)
     if spec.phase == "step":
         return of_step(spec, factory, path)
     inputs = given_inputs(spec)
     return Source(lambda: check_made(spec, factory(), inputs), inputs, path=path)
 
 
-def _without_arguments(model: str, factory: Callable[..., object]) -> Callable[..., object]:
-    """Return a factory that sees an empty command line; see ``without_arguments``."""
+def _hide_arguments(model: str, factory: Callable[..., object]) -> Callable[..., object]:
+    """Return the factory, wrapped so that it sees an empty command line; see ``without_arguments``."""
 
     @wraps(factory)
     def called(*arguments: object) -> object:
@@ -82,11 +82,11 @@ def _without_arguments(model: str, factory: Callable[..., object]) -> Callable[.
 
 
 _imported: dict[str, ModuleType | BaseException] = {}
-"""By the file or package, and the file's time: a process imports it once, and what that raised is raised again."""
+"""Imported modules, or the errors of their imports, by file and modification time, or by package."""
 
 
 def import_home(model: str) -> ModuleType:
-    """Return the module that holds a factory, imported once in this process; errors as for ``find``."""
+    """Return the module that defines a factory, imported once in this process; errors as for ``find``."""
     home, _, attribute = model.rpartition(":")
     path = Path(home)
     key = f"{home} {path.stat().st_mtime_ns}" if found(path.is_file) else home
@@ -104,7 +104,13 @@ def import_home(model: str) -> ModuleType:
 
 
 def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
-    """Return what a factory made as a module and its inputs, or refuse it."""
+    """Return the result of a factory as a module and its inputs.
+
+    Raises:
+        BadRequest: its inputs are unknown, or given twice.
+        UnknownModel: the result is not a module.
+        IsOwnStep: the result is a step.
+    """
     module, make = made if _is_pair(made) else (made, None)
     if spec.phase == "train" and is_lightning(module) and (make is None or inputs is None):
         return as_training(spec, module, make, inputs)
@@ -132,7 +138,7 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
 
 
 def _is_pair(made: object) -> TypeGuard[tuple[nn.Module, MakeInputs]]:
-    """Return whether a factory made a module and what makes its inputs."""
+    """Return whether a factory's result is a module and a callable that makes its inputs."""
     return isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])
 
 
@@ -162,7 +168,7 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
 
 
 def _python_files(folder: Path) -> list[str]:
-    """Return the names of the Python files in a folder; none of one that is not there or cannot be read."""
+    """Return the names of the Python files in a folder; an empty list if it is missing or unreadable."""
     try:
         return sorted(file.name for file in folder.iterdir() if file.suffix == ".py")
     except OSError:
@@ -175,8 +181,8 @@ def _import_package(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # it is there, and imports something that is not
+            raise  # the module exists, but something that it imports does not
         hint = "write file.py:factory or package.module:factory"
         raise UnknownModel(f"there is no package or module {shortened(name)!r}", hint) from None
-    except (TypeError, ValueError):  # what importlib says to names such as "" and ".x"
+    except (TypeError, ValueError):  # importlib raises these for names such as "" and ".x"
         raise UnknownModel(f"{shortened(name)!r} is no name of a package or module") from None

@@ -1,4 +1,4 @@
-"""The inputs of a model of transformers, from the arguments of its ``forward`` and from its configuration."""
+"""The inputs of a transformers model, from the arguments of its ``forward`` and its configuration."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from tputfind.worker.structures import tensors_of
 
 @dataclass(frozen=True)
 class Modality:
-    """How a language model takes something else than text.
+    """How a language model takes a modality other than text.
 
-    ``argument`` is the main input of its encoder, ``encode`` the method that returns features, ``tokens`` the names in
-    a configuration of the token that stands for one feature in the prompt; ``beside`` are arguments to give with it.
+    ``argument`` is the main input of the modality's encoder, and ``encode`` the method that returns features.
+    ``tokens`` are the configuration's names for the placeholder token of one feature in the prompt. ``beside`` are
+    further arguments that the modality needs.
     """
 
     argument: str
@@ -52,27 +53,27 @@ MODALITIES: Final = (
 )
 
 Places = dict[str, tuple[int, int]]
-"""For an argument that is not text: the token that stands for its features in a prompt, and how many it makes."""
+"""By argument other than text: the placeholder token of its features in a prompt, and the number of features."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """What a language model takes beside text, and why the rest of what its ``forward`` names is not given."""
+    """The modalities other than text that a language model gets, and the errors of those that are left out."""
 
     places: Places
     refused: dict[str, str]
 
 
 def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
-    """Return how many features a language model makes of an image and of a piece of audio, by making them once.
+    """Return the number of features that a language model makes of an image and of a piece of audio; it is run once.
 
-    The model that makes them has weights of zeros, which take no memory.
+    Its weights are uninitialized: pages of zeros that take no memory until they are written.
     """
     takes = set(inspect.signature(kind.forward).parameters)
     heard = Heard({}, {})
     if "input_ids" not in takes or not takes & {modality.argument for modality in MODALITIES}:
         return heard
-    with _without_weights():
+    with _skip_weight_init():
         model = Model(spec, kind._from_config(config).eval(), config)  # noqa: SLF001  # as AutoModel.from_config does
     for modality in _modalities(model):
         try:
@@ -82,8 +83,8 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
     return heard
 
 
-def _without_weights() -> AbstractContextManager[Any]:
-    """Return a context in which models leave their weights as the system gives the memory."""
+def _skip_weight_init() -> AbstractContextManager[Any]:
+    """Return a context in which models keep their weights as allocated, without initialization."""
     for name in ("transformers.initialization", "transformers.modeling_utils"):  # the former from 5.0 on
         module = sys.modules.get(name)
         if hasattr(module, "no_init_weights"):
@@ -92,10 +93,10 @@ def _without_weights() -> AbstractContextManager[Any]:
 
 
 def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inputs:
-    """Return what a model takes: by default what its main input is, and all that ``forward`` requires beside it.
+    """Return a model's inputs: by default its main input and all other arguments that ``forward`` requires.
 
     Raises:
-        BadRequest: ``forward`` requires an argument that no rule knows, or an option does not fit.
+        BadRequest: no rule exists for an argument that ``forward`` requires, or an option does not fit.
     """
     model = Model(spec, module, config, sum(count for _, count in heard.places.values()))
     names = _arguments(model, heard)
@@ -116,7 +117,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     if spec.phase == "train":
         parts |= draw_labels(model, parts)
     if "logits_to_keep" in model.takes and spec.phase == "infer":
-        # As generation does for the prompt: all keys and values, the logits of the next token.
+        # As in generation, the prompt yields all keys and values, and the logits of the next token.
         parts |= {"logits_to_keep": 1, "use_cache": True}
     if {"cache", "use_cache", "logits_to_keep"} & set(model.takes) and not _can_cache(model):
         parts |= {"use_cache": False}
@@ -126,7 +127,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
 
 
 def _can_cache(model: Model) -> bool:
-    """Whether transformers makes a cache for the layers: not for hybrids that have no attention among them."""
+    """Return whether transformers makes a cache for the layers; it does not for hybrids without any attention layer."""
     kinds = getattr(model.text, "layer_types", None)
     attends = hasattr(model.text, "num_attention_heads")
     counted = all(getattr(config, "num_hidden_layers", None) is not None for config in (model.text, model.decoder))
@@ -136,18 +137,18 @@ def _can_cache(model: Model) -> bool:
 
 
 def _arguments(model: Model, heard: Heard) -> list[str]:
-    """Return the names of the arguments to give, in their order."""
+    """Return the names of the arguments to give, in the order of ``forward``."""
     takes, chosen = set(model.takes), set(model.required)
-    if hasattr(model.module, "get_text_features"):  # of a text and of what it is to match
+    if hasattr(model.module, "get_text_features"):  # it compares a text with another input
         chosen |= takes & {"input_ids", "pixel_values", "input_features", "input_values"}
-    if {"input_ids", "pixel_values"} <= takes:  # of a text about an image
+    if {"input_ids", "pixel_values"} <= takes:  # it takes a text about an image
         chosen |= {"input_ids", "pixel_values"}
-    if {"pixel_values_videos", "input_values"} <= takes:  # of a video and its sound
+    if {"pixel_values_videos", "input_values"} <= takes:  # it takes a video and its sound
         chosen |= {"pixel_values_videos", "input_values"}
     chosen -= set(heard.refused) - set(model.required)
     for modality in MODALITIES:
         if modality.argument in heard.places:
-            chosen |= {"input_ids", *_with_modality(model, modality)}
+            chosen |= {"input_ids", *_modality_arguments(model, modality)}
     main = model.module.main_input_name
     if not chosen & MAIN:
         mains = [name for name in ([main] if isinstance(main, str) else main) if name in takes]
@@ -161,7 +162,7 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
 
 
 def _modalities(model: Model) -> list[Modality]:
-    """Return what a language model takes beside text."""
+    """Return the modalities other than text that a language model takes."""
     return [
         modality
         for modality in MODALITIES
@@ -171,8 +172,8 @@ def _modalities(model: Model) -> list[Modality]:
     ]
 
 
-def _with_modality(model: Model, modality: Modality) -> set[str]:
-    """Return the arguments that are given for a modality."""
+def _modality_arguments(model: Model, modality: Modality) -> set[str]:
+    """Return the names of the arguments to give for a modality."""
     encode = _encode(model, modality)
     assert encode is not None
     parameters = inspect.signature(encode).parameters.values()
@@ -183,7 +184,7 @@ def _with_modality(model: Model, modality: Modality) -> set[str]:
 
 
 def _encode(model: Model, modality: Modality) -> Callable[..., object] | None:
-    """Return the method that computes the features of a modality, of the model or of the one under its head."""
+    """Return the method of the model, or of its base model, that computes a modality's features; None without one."""
     for module in (model.module, getattr(model.module, "model", None)):
         if hasattr(module, modality.encode):
             return getattr(module, modality.encode)  # type: ignore[no-any-return]
@@ -191,7 +192,7 @@ def _encode(model: Model, modality: Modality) -> Callable[..., object] | None:
 
 
 def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
-    """Return the arguments that follow from how many features the images and the audio of a sample have."""
+    """Return the arguments that depend on the number of features of a sample's images and audio."""
     text = parts["input_ids"]
     if not places or not isinstance(text, Drawn):
         return {}
@@ -206,7 +207,7 @@ def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
 
 
 def _tokens_of_head(model: Model, parts: dict[str, Part]) -> dict[str, Part]:
-    """Return the arguments that a head needs in another form than the rest of the model."""
+    """Return the arguments that a head needs in another form than other heads."""
     name, text = type(model.module).__name__, parts["input_ids"]
     if not isinstance(text, Drawn):
         return {}
@@ -223,7 +224,7 @@ def _tokens_of_head(model: Model, parts: dict[str, Part]) -> dict[str, Part]:
 
 
 def _marks(model: Model, name: str) -> tuple[int | None, int]:
-    """Return the token that a head looks for in every sample, and how often; None if it looks for none."""
+    """Return the token that a head looks for in every sample, and its count; (None, 0) without such a token."""
     if name.endswith("ForSequenceClassification") and model.config.is_encoder_decoder:
         return getattr(model.text, "eos_token_id", None), 1
     if name.endswith("ForQuestionAnswering") and model.config.model_type == "longformer":
@@ -232,16 +233,16 @@ def _marks(model: Model, name: str) -> tuple[int | None, int]:
 
 
 def _count_features(model: Model, modality: Modality) -> int:
-    """Return how many features the model makes of one sample, which it is run for.
+    """Run the model's encoder on one sample and return the number of features.
 
     Raises:
-        ValueError: their width is not that of its tokens, or they leave no position to one.
+        ValueError: the features' width differs from that of the tokens, or they leave no position for a token.
         Exception: whatever the code of the model raises.
     """
     encode = _encode(model, modality)
     assert encode is not None
     takes = inspect.signature(encode).parameters
-    parts = {name: RULES[name](model) for name in _with_modality(model, modality) if name in takes}
+    parts = {name: RULES[name](model) for name in _modality_arguments(model, modality) if name in takes}
     with torch.inference_mode():
         features = encode(**{name: _made(part, 1) for name, part in parts.items() if part is not None})
     found = tensors_of(getattr(features, "pooler_output", features))
@@ -267,7 +268,7 @@ def _check_options(model: Model, names: list[str]) -> None:
 
 
 def _made(part: Part, size: int) -> object:
-    """Return the values of an argument for a batch size."""
+    """Return the value of an argument for a batch size."""
     if isinstance(part, Same):
         return torch.cat([part.sample] * size) if part.packed else torch.stack([part.sample] * size)
     if isinstance(part, Prompt):

@@ -1,4 +1,4 @@
-"""The labels that a model of transformers makes its own loss from, by the head that its class has."""
+"""The labels from which a transformers model computes its own loss, by the head of its class."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from tputfind.worker.models.detection import OBJECTS, draw_boxes
 from tputfind.worker.models.hf_model import Model, Packed, Part, Prompt, Same
 
 _SPOKEN: Final = 16
-"""Tokens that a sample of speech is transcribed to."""
+"""Tokens in the transcript of a speech sample."""
 CHOICES: Final = 4
-"""Texts that a sample of multiple choice has, as in SWAG."""
+"""Texts in a sample of multiple choice, as in SWAG."""
 _Labels = dict[str, Part]
 _Parts = Mapping[str, Part]
 
 
 def draw_labels(model: Model, parts: _Parts) -> _Labels:
-    """Return what makes a model compute its own loss, beside its inputs; empty if no rule knows it.
+    """Return the labels with which a model computes its own loss; empty if no rule applies.
 
-    What ``forward`` does not take is left out.
+    Labels that ``forward`` does not take are left out.
     """
     name = type(model.module).__name__
-    rule = next((rule for ending, rule in _RULES.items() if name.endswith(ending)), _of_pairs)
+    rule = next((rule for ending, rule in _RULES.items() if name.endswith(ending)), _contrastive)
     return {name: part for name, part in rule(model, parts).items() if name in model.takes}
 
 
-def _of_pairs(_model: Model, parts: _Parts) -> _Labels:
-    """A loss that sets the samples against each other, as CLIP has it."""
+def _contrastive(_model: Model, parts: _Parts) -> _Labels:
+    """Return the argument that requests a contrastive loss between samples, as in CLIP."""
     both = "input_ids" in parts and len(set(parts) & {"pixel_values", "input_features"}) > 0
     return {"return_loss": True} if both else {}
 
@@ -43,7 +43,7 @@ def _tokens(_model: Model, parts: _Parts) -> _Labels:
 
 
 def _text(part: Part | None) -> Drawn | None:
-    """Return the tokens of a text with those of images and audio in it; None if a part is no text."""
+    """Return a text part whose length includes the features of images and audio; None if the part is not text."""
     if isinstance(part, Prompt):
         length = part.text.sample_shape[0] + sum(count for _, count in part.places)
         return replace(part.text, sample_shape=(length,))
@@ -78,7 +78,9 @@ def _tokens_and_choice(model: Model, parts: _Parts) -> _Labels:
 
 
 def _masked_patches(model: Model, parts: _Parts) -> _Labels:
-    """Return two fifths of the patches of each image as masked, and a token of each for those that predict tokens."""
+    """Return a mask of two fifths of an image's patches, and a token for each masked patch, for models that predict
+    tokens.
+    """
     image, side = parts.get("pixel_values"), model.look("patch_size")
     can_mask = any(name.endswith("mask_token") for name, _ in model.module.named_parameters())
     if not isinstance(image, Drawn) or not isinstance(side, int) or not can_mask:
@@ -98,7 +100,7 @@ def _class_of_series(model: Model, _parts: _Parts) -> _Labels:
 
 
 def _answer(model: Model, parts: _Parts) -> _Labels:
-    """Return the place of an answer in a text, or one of the answers that there are to questions about an image."""
+    """Return the position of an answer in a text, or the label of an answer to a question about an image."""
     if "labels" in model.takes and "start_positions" not in model.takes:
         count = model.look("num_qa_labels")
         if count is not None:  # lxmert
@@ -208,4 +210,4 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ModelWithLMHead": _tokens,
     "EncoderDecoderModel": _tokens,
 }
-"""By the ending of a class's name: the head, and what its loss is made from."""
+"""Rules for labels, by the ending of the class's name, which names the head."""

@@ -1,4 +1,4 @@
-"""A model of transformers as the rules for its inputs see it, and the parts that inputs are made of."""
+"""A transformers model as the input rules see it, and the kinds of parts that inputs consist of."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tputfind.worker.inputs import Drawn, Each
 
 @dataclass(frozen=True)
 class Packed:
-    """Rows of all samples, one sample after another along the first axis."""
+    """Rows of all samples, concatenated along the first axis."""
 
     rows: Drawn
 
 
 @dataclass(frozen=True)
 class Same:
-    """The same numbers for every sample; if ``packed``, the first axis of the samples is joined."""
+    """The same values for every sample; if ``packed``, the samples are concatenated along the first axis."""
 
     sample: torch.Tensor
     packed: bool = False
@@ -31,7 +31,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Tokens of text after those that stand for the features of images or audio: (token, how many of it)."""
+    """Text tokens after placeholder tokens for features of images or audio; ``places`` has (token, count) pairs."""
 
     text: Drawn
     places: tuple[tuple[int, int], ...]
@@ -41,10 +41,10 @@ Part = Drawn | Each | Packed | Same | Prompt | int | bool
 
 
 class Model:
-    """A built model, or its copy on the meta device, as the rules see it.
+    """A built model, or its copy on the meta device, as the input rules see it.
 
-    ``takes`` holds the names of the arguments of ``forward``, ``required`` those without a default; ``reserved`` is the
-    number of positions that features of images and audio take.
+    ``takes`` has the names of the arguments of ``forward``; ``required`` has those without a default. ``reserved`` is
+    the number of positions that features of images and audio take.
     """
 
     def __init__(self, spec: Spec, module: Any, config: Any, reserved: int = 0) -> None:
@@ -59,9 +59,10 @@ class Model:
         self.configs = list(_configs(config))
 
     def look(self, *names: str, within: tuple[str, ...] = (), default: Any = None) -> Any:
-        """Return the first attribute that is a number above 0 or a sequence, in any of the configurations.
+        """Return the first of these attributes that is a number other than 0 or a non-empty sequence, in any
+        configuration.
 
-        The inner configurations that ``within`` names come first.
+        The inner configurations named by ``within`` are searched first.
         """
         inner = [getattr(config, name, None) for name in within for config in self.configs]
         nested = [each for config in inner if hasattr(config, "to_dict") for each in _configs(config)]
@@ -74,7 +75,7 @@ class Model:
 
     @property
     def text(self) -> Any:
-        """The configuration of the tokens."""
+        """The configuration of the text model."""
         for name in (
             "text_config",
             "thinker_config",
@@ -90,18 +91,18 @@ class Model:
 
     @property
     def decoder(self) -> Any:
-        """The configuration that transformers makes a cache for."""
+        """The configuration from which transformers makes a cache."""
         return self._text_config(decoder=True)
 
     def _text_config(self, **which: bool) -> Any:
         try:
             return self.config.get_text_config(**which)
-        except ValueError:  # there are several
+        except ValueError:  # there are several text configurations
             return self.config
 
 
 def _configs(config: Any) -> Iterator[Any]:
-    """Yield a configuration and those inside."""
+    """Yield a configuration and all configurations nested in it."""
     yield config
     for name in config.sub_configs:
         inner = getattr(config, name, None)
@@ -110,7 +111,7 @@ def _configs(config: Any) -> Iterator[Any]:
 
 
 def most_tokens(module: nn.Module, config: Any) -> int | None:
-    """Return how many tokens the positions of a model reach for; None if nothing bounds them."""
+    """Return the maximum number of tokens that the model's positions allow; None if there is no limit."""
     for name, inner in module.named_modules():
         padding, weight = getattr(inner, "padding_idx", None), getattr(inner, "weight", None)
         if name.endswith("position_embeddings") and isinstance(padding, int) and isinstance(weight, torch.Tensor):

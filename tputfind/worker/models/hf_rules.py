@@ -1,4 +1,4 @@
-"""How to draw an argument of a transformers model, by the name that the argument has in ``forward``."""
+"""Rules that draw an argument of a transformers model, by the argument's name in ``forward``."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tputfind.worker.inputs import Drawn
 from tputfind.worker.models.hf_model import Model, Packed, Part, Same, first_number, most_tokens
 
 _SEQUENCE_LENGTH: Final = 512
-"""Tokens of a sample, unless the model takes fewer or the user asks for another number."""
+"""Tokens per sample, unless the model takes fewer or the user sets another number."""
 _IMAGE_SIZE: Final = 224
-"""Height and width for models that take any and name none."""
+"""Height and width in pixels for models that accept any size and name none."""
 _DETECTION_SIZE: Final = 640
-"""Height and width for detectors that take any and name none."""
+"""Height and width in pixels for detectors that accept any size and name none."""
 _AUDIO_SAMPLES: Final = 16_000
 """One second at 16 kHz, for models of raw audio."""
 _SPECTROGRAM_FRAMES: Final = 800
-"""Frames of a spectrogram, for models that take any number."""
+"""Frames of a spectrogram, for models that accept any number."""
 _VIDEO_FRAMES: Final = 8
 """Frames of a clip, for models that name no number."""
 _VISION: Final = ("vision_config", "image_config", "backbone_config", "vit_config", "encoder")
 _AUDIO: Final = ("audio_config", "audio_encoder_config", "encoder_config", "speech_config")
 _ENCODED: Final = 64
-"""States of an encoder that is not part of the model."""
+"""Number of states from an encoder that is not part of the model."""
 _REGIONS: Final = 36
-"""Regions of an image that a detector has found, for models that take those."""
+"""Regions that a detector finds in an image, for models that take regions."""
 _PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
-"""Types of encoders whose patches are images of their own, not rows of numbers."""
+"""Types of encoders whose patches are small images instead of rows of numbers."""
 _FRAMES_FIRST: Final = ("speech_to_text", "univnet")
-"""Types that convolve along time and transpose a spectrogram by themselves."""
+"""Types that convolve along time and transpose the spectrogram themselves."""
 _BINS_FIRST: Final = {"qwen3_asr_encoder", "qwen3_asr_audio_encoder"}
 """Types that take the bins of a spectrogram first and convolve along bins and time."""
 _PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
@@ -49,10 +49,10 @@ def _tokens(model: Model) -> Drawn:
 
 
 def _text_length(model: Model) -> int:
-    """Return the number of tokens of a sample.
+    """Return the number of tokens per sample.
 
     Raises:
-        BadRequest: the positions of the model reach for fewer than --sequence-length.
+        BadRequest: --sequence-length exceeds the model's positions.
     """
     spec, most = model.spec, most_tokens(model.module, model.text)
     most = None if most is None else most - model.reserved
@@ -63,18 +63,22 @@ def _text_length(model: Model) -> int:
 
 
 def _inputs(model: Model) -> Part:
-    """Return what a model takes under a name that says nothing: audio if it knows that by name, too, else an image."""
+    """Return the argument ``inputs``: audio if the model also takes ``input_values``, else an image."""
     return _raw_audio(model) if "input_values" in model.takes else Drawn((3, *_image_size(model)))
 
 
 def _image_places(model: Model) -> Same:
-    """Return which tokens stand for an image: the first, as many as its features."""
+    """Return a mask of the tokens that stand for an image: the first, one per feature."""
     count = int(model.look("latent_query_num", default=1))
     return Same(torch.tensor([True] * count + [False] * (_text_length(model) - count)))
 
 
 def _decoder_tokens(model: Model) -> Drawn:
-    """Return as many tokens as the encoder takes, as far as the positions of the decoder reach."""
+    """Return decoder tokens: as many as the encoder takes, up to the decoder's positions.
+
+    Raises:
+        BadRequest: --sequence-length exceeds the decoder's positions, and there is no text encoder.
+    """
     config = model.config
     inner = next(
         (
@@ -97,7 +101,7 @@ def _decoder_tokens(model: Model) -> Drawn:
 def _image_size(model: Model) -> tuple[int, int]:
     if model.spec.input_size is not None:
         return model.spec.input_size[-2], model.spec.input_size[-1]
-    ratios = model.look("scaled_images_ratios")  # of DepthPro, whose smallest copy of an image is one patch
+    ratios = model.look("scaled_images_ratios")  # DepthPro: its smallest copy of an image is one patch
     patches = int(model.look("patch_size") / min(ratios)) if ratios else None
     free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
     modules = model.module.modules()
@@ -105,7 +109,7 @@ def _image_size(model: Model) -> tuple[int, int]:
     own = (
         patches
         or model.look("image_size", "max_img_size", within=_VISION)
-        or backbone  # of timm
+        or backbone  # a timm backbone
         or model.spec.image_size
         or free
     )
@@ -129,9 +133,9 @@ def _pixels(model: Model) -> Part:
         return Drawn(_patches(model).rows.sample_shape)
     if "prompt_pixel_values" in model.takes:
         return _half(model)
-    if "aspect_ratio_mask" in model.takes:  # of several images in tiles
+    if "aspect_ratio_mask" in model.takes:  # it takes several images in tiles
         return Drawn((1, _tiles(model), _channels(model), *_image_size(model)))
-    if "pixel_attention_mask" in model.takes or _has_images_by_token(model):  # of several images
+    if "pixel_attention_mask" in model.takes or _has_images_by_token(model):  # it takes several images
         return Drawn((1, _channels(model), *_image_size(model)))
     frames = model.look("num_frames", "frames_per_clip")
     if "video" in model.config.model_type and "pixel_values_videos" not in model.takes:
@@ -145,7 +149,7 @@ def _pixels(model: Model) -> Part:
 
 
 def _has_images_by_token(model: Model) -> bool:
-    """Whether the mask of images says for every token which of several images it sees, as that of Idefics does."""
+    """Return whether an image mask says for every token which of several images it sees, as in Idefics."""
     return {"image_attention_mask", "perceiver_embeddings"} <= set(model.takes)
 
 
@@ -155,7 +159,7 @@ def _image_attention(model: Model) -> Drawn | None:
 
 
 def _half(model: Model) -> Drawn:
-    """Return the upper half of an image, whose lower half is another argument."""
+    """Return the upper half of an image; its lower half is another argument."""
     height, width = _image_size(model)
     return Drawn((_channels(model), height // 2, width))
 
@@ -165,7 +169,7 @@ def _tiles(model: Model) -> int:
 
 
 def _flattened_patches(model: Model) -> Same:
-    """Return patches of an image, each after its row and its column, which count from 1."""
+    """Return the patches of an image, each after its row and column, counted from 1."""
     count = int(model.look("max_patches", "seq_len", within=_VISION, default=2048))
     width = int(model.look("patch_size", within=_VISION, default=16)) ** 2 * 3
     columns = isqrt(count)
@@ -174,7 +178,7 @@ def _flattened_patches(model: Model) -> Same:
 
 
 def _sizes(model: Model) -> Same | None:
-    """Return height and width of an image for models whose features depend on them."""
+    """Return the height and width of an image; None for models whose features do not depend on them."""
     kinds = [getattr(config, "model_type", "") for config in model.configs]
     if model.look("image_grid_pinpoints") is None and "pixtral" not in kinds and "image_sizes" not in model.required:
         return None
@@ -182,7 +186,7 @@ def _sizes(model: Model) -> Same | None:
 
 
 def _crops(model: Model) -> int:
-    """Return how many crops of an image of the model's own size are given, the whole image among them."""
+    """Return the number of crops, the whole image included, of an image of the model's own size."""
     own = _image_size(model)
     pinpoints = model.look("image_grid_pinpoints")
     area = min((height * width for height, width in pinpoints if height >= own[0] and width >= own[1]), default=0)
@@ -195,7 +199,7 @@ def _clip(model: Model) -> Drawn:
 
 
 def _grid(model: Model) -> tuple[int, int, int]:
-    """Return the patches of an image along time, height and width: a multiple of those that are merged."""
+    """Return the numbers of patches along time, height and width, in multiples of the patches that are merged."""
     patch = model.look("patch_size", within=_VISION, default=14)
     merged = model.look("spatial_merge_size", "merge_size", "pooling_kernel_size", within=_VISION, default=2)
     side = model.spec.image_size or _IMAGE_SIZE
@@ -204,7 +208,7 @@ def _grid(model: Model) -> tuple[int, int, int]:
 
 
 def _patches(model: Model) -> Packed:
-    """Return the patches of an image, flat, as image processors for images of any size make them."""
+    """Return the flat patches of an image, as image processors for images of any size make them."""
     patch = int(model.look("patch_size", within=_VISION, default=14))
     frames = int(model.look("temporal_patch_size", "patch_temporal", within=_VISION, default=1))
     image = (_channels(model), patch, patch)
@@ -214,7 +218,7 @@ def _patches(model: Model) -> Packed:
 
 
 def _pixel_mask(model: Model) -> Drawn:
-    """Return which pixels belong to the image, or which patches, of models that are given a list of patches."""
+    """Return the mask of the image's pixels, or of its patches for models that take a list of patches."""
     if "spatial_shapes" in model.takes:
         return Drawn((prod(_grid(model)),), dtype=torch.int64, ones=True)
     pixels = _pixels(model)
@@ -224,7 +228,7 @@ def _pixel_mask(model: Model) -> Drawn:
 
 
 def _patch_positions(model: Model) -> Same:
-    """Return the place of every patch: column and row."""
+    """Return the column and row of every patch."""
     _, rows, columns = _grid(model)
     return Same(torch.cartesian_prod(torch.arange(columns), torch.arange(rows)))
 
@@ -239,8 +243,8 @@ def _hidden_states(model: Model) -> Part:
 
 
 def _spectrogram(model: Model) -> tuple[int, int, bool]:
-    """Return the bins and frames of a spectrogram, and whether the bins come first: encoders that convolve along time
-    first have them so.
+    """Return the bins and frames of a spectrogram, and whether bins come first, as for encoders that start with a
+    convolution along time.
     """
     names = ("num_mel_bins", "feature_size", "input_feat_per_channel", "n_mels", "mel_bins", "num_mels")
     others = ("feature_projection_input_dim", "input_feat_size", "input_size", "input_dim")
@@ -252,7 +256,7 @@ def _spectrogram(model: Model) -> tuple[int, int, bool]:
     )
     first = first or bool(_BINS_FIRST & {getattr(config, "model_type", "") for config in model.configs})
     positions = model.look("max_source_positions", within=_AUDIO) if first else None
-    if {"input_values", "input_features"} <= set(model.required):  # of the same audio
+    if {"input_values", "input_features"} <= set(model.required):  # both are of the same audio
         return bins, _AUDIO_SAMPLES // int(model.look("hop_length", default=_AUDIO_SAMPLES)), first
     return bins, 2 * int(positions) if positions else _SPECTROGRAM_FRAMES, first
 
@@ -260,7 +264,7 @@ def _spectrogram(model: Model) -> tuple[int, int, bool]:
 def _features(model: Model) -> Drawn:
     bins, frames, bins_first = _spectrogram(model)
     spectrum = model.look("spec_size", within=_AUDIO)
-    if spectrum:  # of CLAP, which folds a spectrogram into an image
+    if spectrum:  # CLAP folds a spectrogram into an image
         return Drawn((1, int(spectrum) ** 2 // bins, bins))
     return Drawn((bins, frames) if bins_first else (frames, bins))
 
@@ -269,8 +273,8 @@ def _frames(model: Model) -> Drawn:
     return Drawn((_spectrogram(model)[1],), dtype=torch.int64, ones=True)
 
 
-def _encoded(model: Model) -> Drawn:
-    """Return the states of another encoder, which a model attends to."""
+def _encoder_states(model: Model) -> Drawn:
+    """Return states of a separate encoder, to which the model attends."""
     width = int(model.look("encoder_hidden_size", "hidden_size", default=1))
     return Drawn((_ENCODED, width))
 
@@ -323,7 +327,7 @@ BESIDE: Final = {
     "query_embeds": ("encoder_hidden_states",),
     "qformer_input_ids": ("qformer_attention_mask",),
 }
-"""Arguments that are given with another, if ``forward`` takes them."""
+"""Arguments that are given together with another, if ``forward`` takes them."""
 MAIN: Final = {
     "states",
     "input_ids",
@@ -338,7 +342,7 @@ MAIN: Final = {
     "audio_mel",
     "inputs",
 }
-"""Arguments of which one is enough."""
+"""Main arguments: one of them is enough."""
 
 RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "mm_token_type_ids": _mask,
@@ -369,7 +373,7 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
     "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
     "states": lambda model: Drawn((_text_length(model), int(model.look("state_dim")))),
-    "encoder_hidden_states": _encoded,
+    "encoder_hidden_states": _encoder_states,
     "aspect_ratio_ids": lambda _: Drawn((1,), dtype=torch.int64, ones=True),
     "aspect_ratio_mask": lambda model: Drawn((1, _tiles(model)), dtype=torch.int64, ones=True),
     "cross_attention_mask": lambda model: Drawn((_text_length(model), 1, _tiles(model)), dtype=torch.int64, ones=True),
@@ -410,4 +414,4 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "past_time_features": _times,
     "past_observed_mask": lambda model: Drawn(_past(model).sample_shape, ones=True),
 }
-"""How to draw an argument of ``forward``, by its name; None if the model does not need it."""
+"""Rules that draw an argument of ``forward``, by its name; a rule returns None if the model does not need it."""

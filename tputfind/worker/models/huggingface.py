@@ -1,4 +1,4 @@
-"""``hf:NAME``: models of transformers, from their configuration."""
+"""``hf:NAME``: transformers models, built from their configuration."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ _HEADS: Final = (
     ("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES", "AutoModelForImageClassification"),
     ("MODEL_MAPPING_NAMES", "AutoModel"),
 )
-"""The types of models for which there is a class, and the class; the first counts."""
+"""Mappings of model types to classes, and the auto class of each; the first with the type counts."""
 _OF_DECODERS: Final = ("AutoModelForCausalLM",)
 _OF_ENCODER_DECODERS: Final = ("AutoModelForSeq2SeqLM", "AutoModelForSpeechSeq2Seq")
 _LONGEST_NAME: Final = 30
-"""Characters of a name in a notice, which fits a line."""
+"""Maximum characters of a name in a notice, so that it fits on a line."""
 _LONGEST_REASON: Final = 50
-"""Characters of an error in a notice."""
+"""Maximum characters of an error in a notice."""
 _NOTHING_FETCHED: Final = "only --weights DEFAULT fetches; hf:bert, hf:FOLDER and hf:config.json do without"
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a model of transformers'; errors as for ``find_model``."""
+    """Return the source of a transformers model; errors as for ``find_model``."""
     transformers = imported("transformers", "hf")
     transformers.utils.logging.set_verbosity_error()
     file, name = file_of(spec), spec.model.removeprefix(PREFIX)
     if spec.weights not in (None, "DEFAULT") and file is None:
         named = shortened(spec.weights or "", LONGEST_PATH)
         raise BadRequest(f"--weights: there is no file {named!r}; DEFAULT are those that lie beside the config")
-    config = _sized(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
+    config = _set_sizes(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
     if getattr(config, "quantization_config", None) is not None and spec.weights is None:
         raise BadRequest(f"{spec.model} is quantized, which random weights are not", "--weights DEFAULT loads its own")
     if "/" in f"{getattr(config, '_attn_implementation', None)}":
@@ -76,7 +76,7 @@ def find(spec: Spec) -> Source:
 
 
 def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notice]:
-    """Yield what class is measured, unless the configuration names it, and what a language model is not given."""
+    """Yield a notice of the measured class if the configuration names none, and one for each omitted argument."""
     if not config.architectures:
         yield Notice(
             kind="measured_class",
@@ -94,23 +94,26 @@ def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notic
 
 
 def named_models() -> Iterator[NamedModel]:
-    """Yield the types of models whose own configuration can be asked for by name."""
+    """Yield the types of models whose default configuration can be named."""
     auto = imported("transformers", "hf").models.auto.modeling_auto
     for name in sorted(set().union(*(getattr(auto, mapping, {}) for mapping, _ in _HEADS))):
         yield NamedModel(name=f"{PREFIX}{name}", family="hf", input_shape="")
 
 
 def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
-    """Return the configuration of a type of model (``bert``), in a folder or file, or of a name on the hub.
+    """Return the configuration of a model type (``bert``), of a folder or file, or of a name on the hub.
 
-    That of the last is taken from the local cache, and fetched only together with weights.
+    The hub's configuration is read from the local cache; it is fetched only if ``fetch`` is set.
+
+    Raises:
+        UnknownModel: there is no such configuration.
     """
     types = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     try:
         if name in types and not Path(name).is_file() and not Path(name, "config.json").exists():
             return transformers.AutoConfig.for_model(name)
         return transformers.AutoConfig.from_pretrained(name, local_files_only=not fetch, trust_remote_code=False)
-    except Exception as error:  # of the hub's, the file system's, or of a configuration that is not valid
+    except Exception as error:  # from the hub, from the file system, or from an invalid configuration
         near = [one for one in get_close_matches(name.lower(), types, n=3) if one != name]
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED
         raise UnknownModel(
@@ -119,10 +122,13 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
 
 
 def class_of(transformers: Any, config: Any) -> Any:
-    """Return the class that the configuration was saved from, else the one that its type is mostly used for.
+    """Return the class from which the configuration was saved, else the most common class of its type.
 
     That is the class with the head of an encoder-decoder, a decoder, a detector or an image classifier, and without a
-    head for the rest.
+    head for all other types.
+
+    Raises:
+        UnknownModel: transformers has no such class.
     """
     if config.architectures:
         saved_from = getattr(transformers, config.architectures[0], None)
@@ -155,14 +161,14 @@ def _made(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
     return made
 
 
-def _sized(spec: Spec, config: Any) -> Any:
-    """Return the configuration for the image size that was asked for."""
+def _set_sizes(spec: Spec, config: Any) -> Any:
+    """Set the requested image size and channels in the configuration, and missing image tokens; return it."""
     size = spec.image_size or (spec.input_size[-1] if spec.input_size else None)
     if size is not None and isinstance(getattr(config, "image_size", None), int):
         config.image_size = size
     if spec.input_size is not None and hasattr(config, "num_channels"):
         config.num_channels = spec.input_size[0]
     for token in ("image_token_id", "image_token_index", "video_token_index"):
-        if getattr(config, token, 0) is None:  # no processor has added it to the vocabulary yet
+        if getattr(config, token, 0) is None:  # a processor would add it to the vocabulary
             setattr(config, token, config.get_text_config().vocab_size - 1)
     return config

@@ -1,4 +1,4 @@
-"""A LightningModule in training: its ``training_step`` as a module, and the batch that it takes."""
+"""A LightningModule in training: its ``training_step`` as a module, and the batch for it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _HOW: Final = (
     "return (module, batch size -> batch), or describe its parts: --input :float:Bx3x32x32 --input :int64:B:10"
 )
 _MANY: Final = 10**9
-"""Steps and epochs of a training that has no end; schedules that know their length are as long."""
+"""Steps and epochs of an endless training; learning-rate schedules that depend on the length use it."""
 
 
 def is_lightning(module: object) -> bool:
-    """Return whether a module is a LightningModule, of either package."""
+    """Return whether a module is a LightningModule of either package."""
     return any(
         base.__name__ == "LightningModule" and base.__module__.partition(".")[0] in _PACKAGES
         for base in type(module).__mro__
@@ -33,10 +33,10 @@ def is_lightning(module: object) -> bool:
 
 
 class _Silent:
-    """A logger, and whatever a module asks of it: it takes all and does nothing."""
+    """A logger that accepts any attribute or call and does nothing."""
 
     def __getattr__(self, name: str) -> _Silent:
-        if name.startswith("__"):  # what a value can do is found by such names
+        if name.startswith("__"):  # Python looks for abilities of a value by such names
             raise AttributeError(name)
         return self
 
@@ -45,7 +45,7 @@ class _Silent:
 
 
 class _NoTrainer:
-    """Stands where a Trainer would: what modules read most, as in a training on one device that does not end."""
+    """Replaces a Trainer: the attributes that modules read most, as in an endless training on one device."""
 
     def __init__(self) -> None:
         self.optimizers: list[Any] = []
@@ -71,11 +71,11 @@ class _NoTrainer:
 class TrainingStep(nn.Module):
     """The ``training_step`` of a LightningModule as the forward pass of a module; it takes a batch.
 
-    Logging does nothing. ``takes_example`` says that the batch is drawn like ``example_input_array``.
+    Logging does nothing. ``takes_example`` says whether the batch is drawn like ``example_input_array``.
     """
 
     def __init__(self, module: Any, *, takes_example: bool) -> None:
-        """Take a module before it is moved, and have it make what it makes as its training begins."""
+        """Take a module that is still on the CPU, and call its hooks for the start of a training."""
         super().__init__()
         self.inner = module
         self.takes_example = takes_example
@@ -91,24 +91,24 @@ class TrainingStep(nn.Module):
         self._numbered = "batch_idx" in takes or sum(each.kind in positional for each in takes.values()) > 1
 
     def forward(self, batch: object) -> object:
-        """Return what the training step of the module returns for a batch on its device."""
+        """Return the result of the module's training step for a batch on its device."""
         batch = self.inner.on_after_batch_transfer(batch, 0)
         if self._numbered:
             return self.inner.training_step(batch, self.number)
         return self.inner.training_step(batch)
 
     def to(self, *arguments: Any, **keywords: Any) -> Self:
-        """Move the module, which notes its device only if it is told itself."""
+        """Move the module itself, because it records its device only in its own ``to``."""
         self.inner.to(*arguments, **keywords)
         return self
 
     def check_takes(self, batch: Any, model: str) -> None:
-        """Refuse a module whose training step takes its batch apart, if that is a single tensor.
+        """Refuse a module whose training step unpacks or indexes its batch, if the batch is a single tensor.
 
-        The rows of the tensor would pass for the parts of a batch.
+        Otherwise the step would take the tensor's rows for the parts of a batch.
 
         Raises:
-            BadRequest: it does.
+            BadRequest: the training step does so.
         """
         if not self.takes_example or not isinstance(batch, torch.Tensor):
             return
@@ -118,16 +118,16 @@ class TrainingStep(nn.Module):
             raise BadRequest(
                 f"{model}: its training_step takes a batch apart, and example_input_array is a single tensor", _HOW
             ) from None
-        except Exception:  # whatever else the module raises, a trial says
+        except Exception:  # a trial reports whatever else the module raises
             return
 
 
-class _TakenApart(Exception):  # it is caught where it is raised for
+class _TakenApart(Exception):  # always caught by check_takes
     """Raised when a batch is unpacked or indexed."""
 
 
 class _Whole(torch.Tensor):
-    """A tensor that cannot be taken apart; what is computed of it is a plain tensor."""
+    """A tensor that cannot be unpacked or indexed; results computed from it are plain tensors."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
 
@@ -139,13 +139,13 @@ class _Whole(torch.Tensor):
 
 
 def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Call | None) -> tuple[nn.Module, Inputs]:
-    """Return what trains a LightningModule, and its batches.
+    """Return a module that trains a LightningModule, and its batches.
 
-    They are made by the user's function, drawn as ``--input`` describes them, collated from the samples of its own
-    ``train_dataloader``, or drawn like its ``example_input_array``: the first that there is.
+    The batches are made by the user's function, drawn as ``--input`` describes them, collated from samples of the
+    module's own ``train_dataloader``, or drawn like its ``example_input_array``: the first of these that exists.
 
     Raises:
-        BadRequest: it has none of these.
+        BadRequest: the module has none of these.
     """
     example = module.example_input_array
     step = TrainingStep(module, takes_example=make is None and described is None and not _has_loader(module))
@@ -153,7 +153,7 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
         made = make
         return step, lambda size: (made(size),)
     if described is not None:
-        return step, ((_as_batch(described),), {})
+        return step, ((_build_batch(described),), {})
     if not step.takes_example:
         collate, samples = _loaded(spec, module)
         return step, lambda size: (collate(list(islice(cycle(samples), size))),)
@@ -163,7 +163,7 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
 
 
 def drawn_like(example: Any) -> Any:
-    """Return an example of inputs with its tensors to be drawn, samples along the first axis."""
+    """Return an example of inputs, each tensor replaced by a rule to draw it, with samples along the first axis."""
 
     def drawn(tensor: torch.Tensor) -> object:
         if not tensor.dim():
@@ -177,7 +177,7 @@ def drawn_like(example: Any) -> Any:
 
 
 def example_call(module: Any) -> Call | None:
-    """Return the arguments of ``forward`` as ``example_input_array`` has them; None if there are none."""
+    """Return the arguments of ``forward`` from ``example_input_array``; None if the module has none."""
     example = getattr(module, "example_input_array", None) if is_lightning(module) else None
     if example is None:
         return None
@@ -187,7 +187,7 @@ def example_call(module: Any) -> Call | None:
     return (tuple(drawn) if isinstance(drawn, (tuple, list)) else (drawn,)), {}
 
 
-def _as_batch(described: Call) -> object:
+def _build_batch(described: Call) -> object:
     positional, named = described
     if named:
         return {**{str(number): part for number, part in enumerate(positional)}, **named}
@@ -195,7 +195,7 @@ def _as_batch(described: Call) -> object:
 
 
 def overrides(module: Any, name: str) -> bool:
-    """Return whether a module has a method of its own under a name that LightningModule has, too."""
+    """Return whether a module overrides a method of LightningModule."""
     method = getattr(type(module), name, None)
     return getattr(method, "__module__", "").partition(".")[0] not in _PACKAGES
 
@@ -205,7 +205,11 @@ def _has_loader(module: Any) -> bool:
 
 
 def _loaded(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], list[Any]]:
-    """Return what makes a batch of samples, and some samples, of a module's own data."""
+    """Return the collate function and some samples of a module's own data.
+
+    Raises:
+        BadRequest: ``train_dataloader`` returns no DataLoader, or has no samples.
+    """
     loader = module.train_dataloader()
     data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if data is None or collate is None:
@@ -223,7 +227,7 @@ def _loaded(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], lis
 
 @contextmanager
 def gradients_of(optimizer: Any, optimizers: list[Any]) -> Iterator[None]:
-    """Have only the weights of one optimizer take gradients."""
+    """Let only the weights of one optimizer take gradients."""
     own = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
     others = [weight for each in optimizers for group in each.param_groups for weight in group["params"]]
     held = [weight for weight in others if id(weight) not in own and weight.requires_grad]

@@ -1,4 +1,4 @@
-"""Objects of the user's process: a module, or a function that builds one, which ``tputfind.find`` was handed."""
+"""Objects of the user's process: a module, or a function that builds one, passed to ``tputfind.find``."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tputfind.worker.models.steps import is_step_maker, of_step, raise_own_step,
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of the object that this run was handed; errors as for ``find_model``.
+    """Return the source of the object passed to this run; errors as for ``find_model``.
 
-    Only the open file that the parent passed on is ever unpickled. Nothing that a record says leads to one.
+    Only the open file from the parent process is ever unpickled. A record cannot name a file to unpickle.
     """
     number = os.environ.get(LIVE_OBJECT)
     if not number:
@@ -38,14 +38,14 @@ def find(spec: Spec) -> Source:
         raise BadRequest(f"weights: {spec.model} has its own")
     path = Path("/proc/self/fd", number)
     if spec.phase == "step":
-        made, _ = _unpickled(spec, path)
+        made, _ = _unpickle(spec, path)
         if is_step_maker(made):
             return source_of_maker(spec, made, path)
         return of_step(spec, lambda: made if isinstance(made, Step) else made(), path)
     inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
-        model, make_inputs = _unpickled(spec, path)
+        model, make_inputs = _unpickle(spec, path)
         if isinstance(model, Step) or is_step_maker(model):
             raise_own_step(spec)
         made = model if isinstance(model, nn.Module) else model()
@@ -63,22 +63,23 @@ def find(spec: Spec) -> Source:
     return Source(build, inputs, path=path)
 
 
-def _unpickled(spec: Spec, path: Path) -> tuple[Any, Any]:
-    """Return the object, its tensors on the CPU, and what makes its inputs, None where nothing was given.
+def _unpickle(spec: Spec, path: Path) -> tuple[Any, Any]:
+    """Return the object with its tensors on the CPU, and the callable that makes its inputs, or None without one.
 
-    Tensors of a step of the user's own that lay on an accelerator lie on the device that is measured.
+    In a step of the user's own, tensors that were on an accelerator are loaded onto the measured device. Torch reads
+    each tensor into its own memory, as in a factory; a memory-mapped file would count and run differently.
 
-    Torch reads each tensor into memory of its own, as a factory's lie; a file that was mapped would count and run
-    otherwise.
+    Raises:
+        BadRequest: the object cannot be rebuilt in this process.
     """
     try:
         if zipfile.is_zipfile(path):
-            where = _as_it_lay if spec.phase == "step" else "cpu"
+            where = _restore_storage if spec.phase == "step" else "cpu"
             pair: tuple[Any, Any] = torch.load(str(path), map_location=where, weights_only=False)
         else:
             with path.open("rb") as file:
                 pair = pickle.load(file)  # noqa: S301  # the user's own object, from the user's own process
-    except (ImportError, AttributeError) as error:  # what is pickled by its name, and has no such name here
+    except (ImportError, AttributeError) as error:  # an object pickled by its name, which this process lacks
         raise BadRequest(
             f"{spec.model} cannot be rebuilt in another process: {said(error)}",
             "define it in the script or notebook itself, or call cloudpickle.register_pickle_by_value(MODULE) first",
@@ -86,6 +87,6 @@ def _unpickled(spec: Spec, path: Path) -> tuple[Any, Any]:
     return pair
 
 
-def _as_it_lay(storage: Any, location: str) -> Any:
+def _restore_storage(storage: Any, location: str) -> Any:
     restore: Any = torch.serialization.default_restore_location
     return restore(storage, "cpu" if location == "cpu" else f"{context().device}")

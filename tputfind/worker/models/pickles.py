@@ -1,4 +1,4 @@
-"""Files of ``torch.save``, told apart by the opcodes of their pickles: nothing in them is unpickled."""
+"""Recognizes files of ``torch.save`` by the opcodes of their pickles, without unpickling."""
 
 from __future__ import annotations
 
@@ -15,20 +15,22 @@ from tputfind.errors import UnknownModel
 from tputfind.units import shortened
 
 _MOST_BYTES: Final = 2**24
-"""Read of a pickle: the objects of a file come first, and a module of thousands of layers takes less."""
+"""Maximum bytes read of a pickle: the objects of a file come first, and a module of thousands of layers takes less."""
 _MOST_EVENTS: Final = 100_000
 _LEGACY: Final = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
-"""Begins a file of torch before 1.6: a magic number, itself pickled; a version and a dict about the system follow."""
+"""Start of a file of torch before 1.6: a pickled magic number; a version and a dict about the system follow."""
 _BEFORE_THE_OBJECT: Final = 3
 _OF_TENSORS: Final = ("torch._utils ", "torch._tensor ", "torch ", "torch.storage ", "collections OrderedDict", "numpy")
-"""How globals begin that rebuild tensors and plain values."""
+"""Prefixes of the globals that rebuild tensors and plain values."""
 _CHECKPOINTS: Final = "state_dict", "model_state_dict", "model"
-"""Keys under which a checkpoint holds its state dict."""
+"""Keys under which a checkpoint stores its state dict."""
 _SHOWN: Final = 3
 
 
 class Pickled(NamedTuple):
-    """What a file of ``torch.save`` holds: the class of an object (``net.Net``), or what else; the keys of a dict."""
+    """The content of a file of ``torch.save``: the class of an object (``net.Net``) or other content; the keys of a
+    dict.
+    """
 
     holds: Literal["object", "state dict", "other"]
     name: str = ""
@@ -36,7 +38,11 @@ class Pickled(NamedTuple):
 
 
 def check_not_pickled(path: Path) -> None:
-    """Raise UnknownModel, with the lines of a factory that loads it, if a file is one of ``torch.save``."""
+    """Refuse a file of ``torch.save``.
+
+    Raises:
+        UnknownModel: it is one; the hint has the lines of a factory that loads it.
+    """
     found = pickled_in(path)
     if found is None:
         return
@@ -75,7 +81,7 @@ def _few(keys: tuple[str, ...]) -> str:
 
 
 def pickled_in(path: Path) -> Pickled | None:
-    """Return what a file of ``torch.save`` holds; None if it is none, as TorchScript and any other file."""
+    """Return the content of a file of ``torch.save``; None for TorchScript and any other file."""
     try:
         data = _pickle_of(path)
         return None if data is None else _read(data)
@@ -84,13 +90,13 @@ def pickled_in(path: Path) -> Pickled | None:
 
 
 def _pickle_of(path: Path) -> io.BytesIO | None:
-    """Return the pickle of the object in a file of ``torch.save``, from its beginning."""
+    """Return the pickle of the object in a file of ``torch.save``, from its start; None for any other file."""
     with path.open("rb") as file:
         start = file.read(len(_LEGACY))
         if start[:2] == b"PK":
             with zipfile.ZipFile(file) as archive:
                 names = {name.partition("/")[2]: name for name in archive.namelist()}
-                if "data.pkl" not in names or "constants.pkl" in names:  # the latter is TorchScript's
+                if "data.pkl" not in names or "constants.pkl" in names:  # TorchScript has the latter
                     return None
                 with archive.open(names["data.pkl"]) as entry:
                     return io.BytesIO(entry.read(_MOST_BYTES))
@@ -123,7 +129,7 @@ def _read(data: io.BytesIO) -> Pickled:
 
 
 def _names(strings: list[str]) -> tuple[str, ...]:
-    """Return the strings of a state dict that name tensors: the others are of their storage."""
+    """Return the strings of a state dict that name tensors; its other strings describe their storage."""
     names = (text for text in dict.fromkeys(strings) if text.isidentifier() or "." in text)
     return tuple(name for name in names if name not in _STORED)
 
@@ -132,7 +138,7 @@ _STORED: Final = {"storage", "cpu", "cuda", "_metadata", "version"}
 
 
 def _events(data: io.BytesIO) -> Iterator[tuple[str, str]]:
-    """Yield the classes, strings and containers of a pickle in their order; a marked module counts as its class."""
+    """Yield the classes, strings and containers of a pickle in their order; the word ``module`` is left out."""
     memo: dict[int, str] = {}
     recent: list[str] = []
     last = ""
@@ -145,7 +151,7 @@ def _events(data: io.BytesIO) -> Iterator[tuple[str, str]]:
             case "SHORT_BINUNICODE" | "BINUNICODE" | "BINUNICODE8" | "UNICODE":
                 last = str(argument)
                 recent.append(last)
-                if last != "module":  # which torch before 1.6 writes in front of each module's class
+                if last != "module":  # torch before 1.6 writes it before each module's class
                     yield "string", last
             case "BINGET" | "LONG_BINGET" if isinstance(argument, int):
                 recent.append(memo.get(argument, ""))

@@ -1,6 +1,7 @@
-"""The graph of an exported program as text: torch makes Python code of its names, and evaluates its expressions.
+"""Checks the serialized graph of an exported program: torch makes Python code of its names and evaluates its
+expressions.
 
-Every string in it has to be of the kind that its place is for; what has no place here has to be a plain word.
+Every string must be of the kind that its field requires; in any other field it must be a plain word.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NESTING: Final = re.compile(
     r"|wrap_with_set_grad_enabled|out_dtype|strict_mode|hints_wrapper|invoke_subgraph|flex_attention"
     r"|auto_functionalized|auto_functionalized_v2|tag_activation_checkpoint)"
 )
-"""Operators of operators that run graphs of the same file, and nothing that was compiled elsewhere."""
+"""Higher-order operators that run only graphs of the same file, and no code that was compiled elsewhere."""
 _STRUCTURES: Final = re.compile(
     r"builtins\.(tuple|list|dict)|collections\.(OrderedDict|namedtuple|deque)"
     r"|torch\.(Size|return_types\.\w+|fx\.immutable_collections\.immutable_(list|dict))"
@@ -45,7 +46,7 @@ _ARITHMETIC_NODES: Final = (
 
 
 def first_wrong(program: bytes) -> str:
-    """Say what in a serialized program is not data alone; nothing where all of it is."""
+    """Return the first part of a serialized program that is not data only; empty if there is none."""
     from torch._export.serde import schema, serialize
 
     read = serialize._bytes_to_dataclass(schema.ExportedProgram, program)  # noqa: SLF001  # as torch reads it
@@ -53,7 +54,7 @@ def first_wrong(program: bytes) -> str:
 
 
 def _wrong(value: object, field: str = "") -> Iterator[str]:
-    """Yield what is wrong in a part of a program; ``field`` is where it stands."""
+    """Yield each fault in a part of a program; ``field`` is the name of the part's field."""
     if isinstance(value, str):
         check = _CHECKS.get(field, _is_word)
         if not check(value):
@@ -62,7 +63,7 @@ def _wrong(value: object, field: str = "") -> Iterator[str]:
     elif isinstance(value, dict):
         for key, held in value.items():
             yield from _wrong(key, f"key of {field}")
-            if field != "metadata" or not isinstance(held, str):  # which torch keeps and never evaluates
+            if field != "metadata" or not isinstance(held, str):  # torch keeps it and never evaluates it
                 yield from _wrong(held)
     elif isinstance(value, (list, tuple)):
         for held in value:
@@ -82,7 +83,7 @@ def _wrong_node(node: Any) -> Iterator[str]:
             yield from _wrong(getattr(node, one.name), one.name)
     for given in node.inputs:
         yield from _wrong(given.name, "name")
-        if given.arg.type != "as_string" or not isinstance(given.arg.value, str):  # which is quoted
+        if given.arg.type != "as_string" or not isinstance(given.arg.value, str):  # torch quotes it
             yield from _wrong(given.arg)
 
 
@@ -99,7 +100,7 @@ def _is_text(text: str) -> bool:
 
 
 def _is_target(text: str) -> bool:
-    """Whether an operator is one of torch's that reaches nothing but tensors."""
+    """Return whether an operator is one of torch's that uses only tensors."""
     if _ARITHMETIC.fullmatch(text) or _NESTING.fullmatch(text):
         return True
     found = _TARGET.fullmatch(text)
@@ -110,7 +111,7 @@ def _is_target(text: str) -> bool:
 
 
 def _is_structure(text: str) -> bool:
-    """Whether nested inputs or outputs are made of plain containers; others name modules to import."""
+    """Return whether nested inputs or outputs consist of plain containers; any others name modules to import."""
     _, structure = json.loads(text)
     return _is_plain(structure)
 
@@ -131,11 +132,11 @@ def _is_plain(structure: Any) -> bool:
 
 
 def _is_expression(text: str) -> bool:
-    """Whether an expression is arithmetic; sympy evaluates it as Python."""
+    """Return whether an expression is arithmetic, because sympy evaluates it as Python."""
 
     def allowed(node: ast.AST) -> bool:
         if isinstance(node, ast.Call):
-            return isinstance(node.func, ast.Name) and _is_sympys(node.func.id)
+            return isinstance(node.func, ast.Name) and _is_sympy_name(node.func.id)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return re.fullmatch(r"[\w.+\-]*", node.value, re.ASCII) is not None
         return isinstance(node, _ARITHMETIC_NODES)
@@ -143,7 +144,7 @@ def _is_expression(text: str) -> bool:
     return _all_nodes(text, allowed)
 
 
-def _is_sympys(name: str) -> bool:
+def _is_sympy_name(name: str) -> bool:
     import sympy  # type: ignore[import-untyped]
     from torch.utils._sympy import functions
 
@@ -152,7 +153,7 @@ def _is_sympys(name: str) -> bool:
 
 
 def _is_guard(text: str) -> bool:
-    """Whether a guard asks for sizes of inputs alone; torch makes Python code of it."""
+    """Return whether a guard reads only sizes of inputs, because torch makes Python code of it."""
 
     def allowed(node: ast.AST) -> bool:
         if isinstance(node, ast.Name):

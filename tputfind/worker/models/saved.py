@@ -1,4 +1,4 @@
-"""Models in files: TorchScript (``.pt``, ``.pth``, ``.ts``) and programs of ``torch.export`` (``.pt2``)."""
+"""Model files: TorchScript (``.pt``, ``.pth``, ``.ts``) and programs of ``torch.export`` (``.pt2``)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _EXPORTED: Final = ".pt2"
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a model in a file; errors as for ``find_model``."""
+    """Return the source of a model file; errors as for ``find_model``."""
     path = Path(spec.model)
     if not found(path.is_file):
         raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
@@ -36,10 +36,10 @@ def find(spec: Spec) -> Source:
         raise BadRequest(f"--phase train: {path} holds a program for inference", "a factory may return the module")
     if is_compiled(spec.mode) and path.suffix != _EXPORTED:
         raise BadRequest(f"--mode {spec.mode}: {path} is TorchScript, which torch.compile does not take")
-    return _exported(spec, path) if path.suffix == _EXPORTED else _scripted(spec, path)
+    return _program_source(spec, path) if path.suffix == _EXPORTED else _script_source(spec, path)
 
 
-def _scripted(spec: Spec, path: Path) -> Source:
+def _script_source(spec: Spec, path: Path) -> Source:
     inputs = given_inputs(spec)
     if inputs is None:
         raise BadRequest(f"{path} does not say what it takes", "give --input-size 3x224x224, or --input for each input")
@@ -54,7 +54,7 @@ def _scripted(spec: Spec, path: Path) -> Source:
     return Source(build, inputs, path=path)
 
 
-def _exported(spec: Spec, path: Path) -> Source:
+def _program_source(spec: Spec, path: Path) -> Source:
     if given_inputs(spec) is not None:
         raise BadRequest(f"{path} says itself what it takes: leave --input-size, --image-size and --input out")
     try:
@@ -64,12 +64,12 @@ def _exported(spec: Spec, path: Path) -> Source:
     except Exception as error:  # torch raises whatever reading an archive brings about
         raise UnknownModel(f"{path} holds no exported program: {said(error)}") from None
     inputs = _inputs_of(program, path)
-    caveats = (*_of_axes(path, inputs), *_of_training(path, program))
+    caveats = (*_batch_axis_notices(path, inputs), *_of_training(path, program))
     return Source(lambda: (_Exported(program), inputs), inputs, path=path, caveats=caveats)
 
 
-def _of_axes(path: Path, inputs: Call) -> Iterator[Notice]:
-    """Notice of a batch that lies where it seldom does: the free length may be another one, such as that of a text."""
+def _batch_axis_notices(path: Path, inputs: Call) -> Iterator[Notice]:
+    """Yield a notice if the batch is not the first axis: the free length may be another one, such as a text's."""
     odd = [drawn for drawn in drawn_of(inputs) if drawn.axis not in (0, None)]
     if odd:
         yield Notice(
@@ -81,7 +81,7 @@ def _of_axes(path: Path, inputs: Call) -> Iterator[Notice]:
 
 
 def _of_training(path: Path, program: Any) -> Iterator[Notice]:
-    """Notice of a program that was exported in training mode, and stays in it."""
+    """Yield a notice if a program was exported in training mode, which cannot be switched off."""
     if any(_trains(node) for node in program.graph.nodes if node.op == "call_function"):
         yield Notice(
             kind="training_mode",
@@ -92,7 +92,7 @@ def _of_training(path: Path, program: Any) -> Iterator[Notice]:
 
 
 def _trains(node: Any) -> bool:
-    """Whether an operator is told that it is in training, or to drop anything."""
+    """Return whether an operator's arguments set training mode or a dropout probability."""
     schema = getattr(node.target, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     told = dict(zip(names, node.args, strict=False)) | node.kwargs
@@ -100,7 +100,7 @@ def _trains(node: Any) -> bool:
 
 
 class _Exported(nn.Module):
-    """The module of an exported program, which cannot be switched to eval mode: it is in the one it was exported in."""
+    """The module of an exported program; it keeps the mode, training or eval, in which it was exported."""
 
     def __init__(self, program: Any) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _Exported(nn.Module):
         return self
 
     def to(self, *arguments: Any, **keywords: Any) -> _Exported:
-        """Convert and move as any module, and have tensors that the program makes on its way made there too."""
+        """Convert and move like any module, and move the tensors that the program itself creates too."""
         super().to(*arguments, **keywords)
         for device in (value for value in arguments if isinstance(value, torch.device)):
             for module in self.program.modules():
@@ -128,7 +128,11 @@ class _Exported(nn.Module):
 
 
 def _inputs_of(program: Any, path: Path) -> Call:
-    """Return the inputs that a program was exported with, the batch along the first axis that may have any length."""
+    """Return the inputs with which a program was exported, the batch along the only axis of free length.
+
+    Raises:
+        BadRequest: no length is free, or several are.
+    """
     placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     wanted = [placeholders.get(name) for name in program.graph_signature.user_inputs]
     examples, structure = tree_flatten(program.example_inputs)
@@ -151,13 +155,13 @@ def _inputs_of(program: Any, path: Path) -> Call:
 
 
 def _lengths(value: object) -> list[Any]:
-    """Return the shape of a tensor, in which a length that is free is an expression, and no whole number."""
+    """Return the shape of a tensor, each free length as an expression instead of an integer; empty for other values."""
     shape: Any = value.shape if isinstance(value, torch.Tensor) else ()
     return [length.node.expr if isinstance(length, torch.SymInt) else int(length) for length in shape]
 
 
 def _drawn(value: object, example: object, batch: object) -> object:
-    """Return an input as it is drawn: numbers like the example's, of its shape but for the batch."""
+    """Return a rule to draw an input: values like the example's, in its shape without the batch axis."""
     if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
         return example
     axis = next((axis for axis, length in enumerate(_lengths(value)) if length == batch), None)

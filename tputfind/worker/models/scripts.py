@@ -1,4 +1,4 @@
-"""A user's Python file, read without running it: which factories it may define, and which of them return nothing."""
+"""Reads a user's Python file without running it: which factories it defines, and which of them return nothing."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ _MOST_NAMES: Final = 8
 
 
 def callables_in(path: Path) -> list[str]:
-    """Return the top-level functions and classes of a file, private ones left out; none if it cannot be read."""
+    """Return the public top-level functions and classes of a file; an empty list if it cannot be read."""
     defined = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     return [one.name for one in _statements(path) if isinstance(one, defined) and not one.name.startswith("_")]
 
 
 def factories_of(path: Path) -> str:
-    """Say which functions and classes a file defines; empty if there are none."""
+    """Return a phrase with the functions and classes that a file defines; empty if there are none."""
     names = callables_in(path)
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
     return f"it defines {', '.join(names[:_MOST_NAMES])}{more}" if names else ""
 
 
 def is_entry_point(path: Path, name: str) -> bool:
-    """Whether a function returns nothing and is what a file calls as a script: calling it runs the whole script."""
+    """Return whether a function returns nothing and its file calls it as a script: a call would run the whole script."""
     statements = _statements(path)
     functions = [one for one in statements if isinstance(one, ast.FunctionDef) and one.name == name]
     others = [one for one in statements if isinstance(one, (ast.If, ast.Expr))]
@@ -36,7 +36,7 @@ def is_entry_point(path: Path, name: str) -> bool:
 
 
 def _returns(function: ast.FunctionDef) -> bool:
-    """Whether a function, or one inside it, returns a value or yields."""
+    """Return whether a function, or one nested in it, returns a value or yields."""
     return any(
         isinstance(node, (ast.Yield, ast.YieldFrom)) or (isinstance(node, ast.Return) and node.value is not None)
         for node in ast.walk(function)
@@ -46,5 +46,5 @@ def _returns(function: ast.FunctionDef) -> bool:
 def _statements(path: Path) -> list[ast.stmt]:
     try:
         return ast.parse(path.read_bytes()).body
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # running it says it better
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):  # running the file gives a better message
         return []

@@ -1,4 +1,4 @@
-"""A model that has been found and not built yet, and what all sources of models need."""
+"""A model that is found but not built yet, and helpers for all sources of models."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tputfind.step import Step
 from tputfind.worker.inputs import Call, Drawn, Inputs
 
 LONGEST_PATH: Final = 300
-"""Characters of a path that are quoted: its middle says more than that of a name."""
+"""Maximum characters of a quoted path; the middle of a path says more than that of a name."""
 
 
 def found(look: Callable[[], bool]) -> bool:
-    """Return what a path's ``is_file`` or ``exists`` says; of one that no file system takes, being too long, False."""
+    """Return the result of a path's ``is_file`` or ``exists``; False if the path is too long for the file system."""
     try:
         return look()
     except OSError:
@@ -30,13 +30,20 @@ def found(look: Callable[[], bool]) -> bool:
 
 
 class Source(NamedTuple):
-    """``build`` returns the module, in fp32 on the CPU, and its inputs; ``finish`` then changes the module's weights.
+    """A model that is not built yet.
 
-    What is known beforehand: ``inputs``, where they are to be drawn; the number of ``parameters``; ``path``, the file
-    that a user's factory lies in; ``unfit``, which says why a device with these capabilities cannot run the model as
-    asked, or nothing; ``caveats``, what must be known to use any number of it; ``made_of``, what else decides what is
-    built, as text; ``deferrable``, whether the module is a library's with random weights, which ``deferred`` can build;
-    ``step``, which makes the step of the user's own that it is instead of a model.
+    ``build`` returns the module, in fp32 on the CPU, and its inputs; ``finish`` then changes the module's weights.
+
+    The other fields are known before the model is built:
+
+    - ``inputs``: the inputs, if they are drawn.
+    - ``parameters``: the number of parameters.
+    - ``path``: the user's file with the factory, model or weights.
+    - ``unfit``: returns why a device with these capabilities cannot run the model as requested, or an empty string.
+    - ``caveats``: notices that apply to every number of the model.
+    - ``made_of``: text of whatever else determines the built model.
+    - ``deferrable``: whether the module is a library's with random weights, so that ``deferred`` can build it.
+    - ``step``: makes the user's own step, if this is a step instead of a model.
     """
 
     build: Callable[[], tuple[nn.Module, Inputs]]
@@ -52,16 +59,16 @@ class Source(NamedTuple):
 
 
 def imported(package: str, extra: str) -> Any:
-    """Return a package.
+    """Import a package and return it.
 
     Raises:
-        UnknownModel: it is not installed; the hint says what installs it.
+        UnknownModel: it is not installed; the hint has the command that installs it.
     """
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name != package:
-            raise  # it is there, and something that it needs is not
+            raise  # the package is installed, but one that it needs is not
         raise UnknownModel(f"{package} is not installed", f"pip install 'tputfind[{extra}]'") from None
 
 
@@ -76,7 +83,7 @@ _DTYPES: Final = {
 
 
 def given_inputs(spec: Spec) -> Call | None:
-    """Return what ``--input``, ``--input-size`` or ``--image-size`` ask for; None where none of them was given."""
+    """Return the inputs that ``--input``, ``--input-size`` or ``--image-size`` describe; None without these options."""
     if spec.inputs is not None:
         positional = tuple(_drawn(each) for each in spec.inputs if not each.name)
         return positional, {each.name: _drawn(each) for each in spec.inputs if each.name}

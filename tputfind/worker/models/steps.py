@@ -1,4 +1,4 @@
-"""Steps of the user's own: how they are told from models, and a source of one."""
+"""Steps of the user's own: how to distinguish them from models, and their source."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _MAKER: Final = "return a function without arguments: one call is one step"
 
 
 class StepOfSize(Step):
-    """A step that is made anew for every batch size: its batch is what runs it."""
+    """A step that is made for each batch size; its batch is the function that runs it."""
 
 
 def is_step_maker(factory: object) -> bool:
-    """Return whether a callable makes a step of a batch size: its one required argument is positional.
+    """Return whether a callable makes a step for a batch size: it has exactly one required argument, a positional one.
 
-    Modules and their classes take other things.
+    Modules and their classes are no step makers.
     """
     is_module = isinstance(factory, nn.Module) or (isinstance(factory, type) and issubclass(factory, nn.Module))
     if is_module or not callable(factory):
         return False
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # of a function in C, which does not tell
+    except (TypeError, ValueError):  # a function in C may have no signature
         return False
     positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     by_length = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
@@ -42,7 +42,7 @@ def is_step_maker(factory: object) -> bool:
 
 
 def is_step(made: object) -> bool:
-    """Return whether a factory made a step: a ``Step``, or a plain function and what makes its batch."""
+    """Return whether a factory made a step: a ``Step``, or a pair of a plain function and a callable for its batch."""
     if isinstance(made, Step):
         return True
     if not isinstance(made, tuple) or len(made) != 2:
@@ -51,11 +51,12 @@ def is_step(made: object) -> bool:
 
 
 def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | None = None) -> Source:
-    """Return the source of what a step maker makes: one call of what it returns for a batch size is one step.
+    """Return the source of the steps of a step maker: it returns a function for a batch size, and each call is one
+    step.
 
     Raises:
-        IsOwnStep: the spec does not ask for a step yet.
-        BadRequest: the maker cannot make steps of a batch size.
+        IsOwnStep: the spec does not request a step yet.
+        BadRequest: the maker cannot make steps for a batch size.
     """
     function = inspect.unwrap(maker)
     if inspect.iscoroutinefunction(function):
@@ -88,7 +89,7 @@ def _checked(subject: str, step: object) -> object:
 
 
 def _never_reads(maker: Callable[[Any], object]) -> bool:
-    """Return whether a function's code never reads its one required argument."""
+    """Return whether a function's code never reads its only argument; False if that cannot be seen."""
     code = getattr(maker, "__code__", None)
     if code is None or code.co_argcount != 1:
         return False
@@ -97,7 +98,7 @@ def _never_reads(maker: Callable[[Any], object]) -> bool:
 
 
 def of_step(spec: Spec, make: Callable[[], object], path: Path | None = None) -> Source:
-    """Return the source of a step; IsOwnStep if the spec does not ask for one yet."""
+    """Return the source of a step; raise IsOwnStep if the spec does not request a step yet."""
     if spec.phase != "step":
         raise_own_step(spec)
 
@@ -116,7 +117,7 @@ def of_step(spec: Spec, make: Callable[[], object], path: Path | None = None) ->
 
 
 def raise_own_step(spec: Spec) -> NoReturn:
-    """Say that a name leads to a step, where a model was looked for."""
+    """Raise IsOwnStep: the name stands for a step, but the spec requests a model."""
     raise IsOwnStep(
         f"{spec.model} is a step of its own, which runs on its device alone", "measure it there: tputfind FILE.py:NAME"
     )

@@ -1,4 +1,4 @@
-"""``timm:NAME``: the models of timm, at the size that their own configuration says."""
+"""``timm:NAME``: the models of timm, at the input size of their own configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PREFIX: Final = "timm:"
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a model of timm's; errors as for ``find_model``."""
+    """Return the source of a timm model; errors as for ``find_model``."""
     timm = imported("timm", "timm")
     name = spec.model.removeprefix(PREFIX)
     if not timm.is_model(name):
@@ -41,7 +41,7 @@ def find(spec: Spec) -> Source:
         raise BadRequest(f"--weights: there is no file {spec.weights!r}; DEFAULT are those that timm names for {name}")
 
     def build() -> tuple[nn.Module, Inputs]:
-        module = _created(timm, name, shape, own_shape, pretrained=spec.weights is not None and file is None)
+        module = _create(timm, name, shape, own_shape, pretrained=spec.weights is not None and file is None)
         if file is not None:
             load(module, file, spec.model)
         return module, inputs
@@ -51,7 +51,9 @@ def find(spec: Spec) -> Source:
 
 
 def named_models() -> Iterator[NamedModel]:
-    """Yield the models that can be named, in alphabetical order; their parameters are not known unbuilt."""
+    """Yield the models that can be named, in timm's order, without parameters: these are unknown before a model is
+    built.
+    """
     timm = imported("timm", "timm")
     for name in timm.list_models():
         own = timm.get_pretrained_cfg(name)
@@ -67,8 +69,8 @@ def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
     return spec.input_size or own
 
 
-def _created(timm: Any, name: str, shape: tuple[int, ...], own: tuple[int, ...], *, pretrained: bool) -> nn.Module:
-    """Create a model for samples of a shape; those that take any size have no argument that says which."""
+def _create(timm: Any, name: str, shape: tuple[int, ...], own: tuple[int, ...], *, pretrained: bool) -> nn.Module:
+    """Create a model for samples of a shape; models for any size have no ``img_size`` argument."""
     channels: dict[str, Any] = {"in_chans": shape[0]} if shape[0] != own[0] else {}
     size: dict[str, Any] = {"img_size": shape[1:]} if shape[1:] != own[1:] else {}
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""torchvision's models, as it builds them for its published weights: with random weights nothing is downloaded."""
+"""torchvision's models in the form of their published weights; random weights need no download."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ from tputfind.worker.models.weights import file_of, load
 from tputfind.worker.structures import replaced
 
 FRAMES: Final = 16
-"""Frames of a clip: torchvision's video models were trained on this many, and some take no other number."""
+"""Frames per clip: torchvision's video models were trained on 16, and some accept no other number."""
 _SEGMENTED: Final = 520, 520
-"""The size that torchvision's segmentation models are evaluated at; their transforms resize and do not crop."""
+"""Height and width at which torchvision's segmentation models are evaluated; their transforms resize and do not
+crop."""
 _FLOWN: Final = 520, 960
-"""The larger of the sizes that RAFT's weights are tested at, a frame of Sintel or FlyingThings in multiples of 8."""
+"""Height and width: the larger test size of RAFT's weights, a frame of Sintel or FlyingThings in multiples of 8."""
 _DETECTED: Final = {"320_fpn": (320, 640), "ssd300": (300, 300), "ssdlite320": (320, 320)}
-"""Detectors resize what they get to a size of their own, by a part of the name; an image of that size they leave."""
+"""Sizes to which detectors resize their images, by a part of the name; images of that size stay as they are."""
 _DETECTED_ELSE: Final = 800, 1333
 _SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
-"""Builders that are fixed to one image size, and the argument that says which, by the start of the name."""
+"""Prefixes of models that are built for one image size, and the builder's argument for that size."""
 
 
 class _Family(NamedTuple):
-    """One of torchvision's families: the module it lives in, how its models are called, what their builders want.
+    """A family of torchvision's models: its module, the form of its inputs, and the arguments of its builders.
 
-    A sample has ``dimensions``, the channels in front; a model takes as many ``arguments`` of that shape. One that
-    ``classifies`` returns scores by class, which trainings set against labels as the built-in one does.
+    A sample has ``dimensions`` axes, channels first; a model takes ``arguments`` tensors of that shape. A family that
+    ``classifies`` returns scores by class, so that the built-in training loss applies.
     """
 
     module: str
@@ -64,7 +65,7 @@ FAMILIES: Final = {
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a model of torchvision's; errors as for ``find_model``."""
+    """Return the source of a torchvision model; errors as for ``find_model``."""
     from torchvision import models
 
     names = {name: family for family in FAMILIES for name in _names(family)}
@@ -75,7 +76,7 @@ def find(spec: Spec) -> Source:
         raise BadRequest(
             f"--phase train: {spec.model} computes in int8", "a factory may return a model that makes its own loss"
         )
-    file, weights = file_of(spec), _chosen_weights(spec)
+    file, weights = file_of(spec), _published_weights(spec)
     published = weights or models.get_model_weights(spec.model).DEFAULT
     own_shape = _own_shape(spec.model, names[spec.model], published)
     shape = _asked_shape(spec, own_shape)
@@ -88,9 +89,9 @@ def find(spec: Spec) -> Source:
 
     def build() -> tuple[nn.Module, Inputs]:
         arguments = {"weights": published} | resized | ({"quantize": True} if family.quantized else {})
-        with warnings.catch_warnings(), weights_only() if weights else _loading_nothing():
+        with warnings.catch_warnings(), weights_only() if weights else _keep_random_weights():
             warnings.simplefilter("ignore")  # some builders announce changes to their initial weights
-            module = _built(spec, arguments)
+            module = _build(spec, arguments)
         if file is not None:
             load(module, file, spec.model)
         return module, inputs
@@ -101,15 +102,15 @@ def find(spec: Spec) -> Source:
         inputs,
         None if resized else published.meta["num_params"],
         path=file,
-        unfit=lambda device: _unfit_for_int8(spec, device) if family.quantized else "",
-        caveats=tuple(_of_detector(spec, own_shape, shape) if family.detects else _of_training(spec, family)),
+        unfit=lambda device: _why_unfit_for_int8(spec, device) if family.quantized else "",
+        caveats=tuple(_detector_notices(spec, own_shape, shape) if family.detects else _of_training(spec, family)),
         deferrable=is_random and not family.quantized,
         finish=_fill_heads if is_random else lambda _: None,
     )
 
 
 def near_names(name: str) -> list[str]:
-    """Return the names of torchvision's models that are spelled much like one."""
+    """Return up to three names of torchvision's models with a similar spelling."""
     return get_close_matches(name.lower(), [one for family in FAMILIES for one in _names(family)], n=3)
 
 
@@ -127,11 +128,11 @@ _FOREIGN: Final = {
     ".joblib": "a joblib file is not loaded: it can run any code",
     ".safetensors": "it holds weights, without the module that they are of",
 }
-"""Files that people take for a model, by the ending of their name, and why they are not measured."""
+"""Suffixes of files that users may take for models, and why these files are not measured."""
 
 
 def _fill_heads(module: nn.Module) -> None:
-    """Give a last layer that is built of zeros (ViT's) numbers: outputs that are all alike cannot be told apart."""
+    """Draw the weights of linear layers that are built as zeros (ViT's head), so that outputs differ."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and not layer.weight.any():
             nn.init.normal_(layer.weight, std=0.02)
@@ -157,7 +158,7 @@ def _names(family: str) -> list[str]:
 
 
 def _own_shape(name: str, family: str, weights: Any) -> tuple[int, ...]:
-    """Return the shape of a sample that the published figures are for; nothing is downloaded."""
+    """Return the shape of a sample for which the published figures hold, without any download."""
     if family == "segmentation":
         return 3, *_SEGMENTED
     if family == "optical flow":
@@ -184,8 +185,12 @@ def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
     return spec.input_size
 
 
-def _chosen_weights(spec: Spec) -> Any:
-    """Return the published weights that the spec names; None where it names none, or a file."""
+def _published_weights(spec: Spec) -> Any:
+    """Return the published weights that the spec names; None if it names none, or a file.
+
+    Raises:
+        BadRequest: the name is neither a file nor published weights of the model.
+    """
     from torchvision import models
 
     known = models.get_model_weights(spec.model).__members__
@@ -198,29 +203,29 @@ def _chosen_weights(spec: Spec) -> Any:
 
 
 def _size_argument(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return what a builder has to be told where the size is not that of its published weights."""
+    """Return the builder's arguments for a sample shape other than that of its published weights."""
     for start, argument in _SIZED.items():
         if name.startswith(start):
             return {"weights": None, argument: shape[-1] if argument == "image_size" else shape[-2:]}
     return {}
 
 
-def _built(spec: Spec, arguments: dict[str, Any]) -> nn.Module:
+def _build(spec: Spec, arguments: dict[str, Any]) -> nn.Module:
     from torchvision import models
 
     try:
         module: nn.Module = models.get_model(spec.model, **arguments)
-    except OSError as error:  # of urllib: published weights are fetched once, and kept
+    except OSError as error:  # from urllib: published weights are downloaded once, and kept
         raise BadRequest(f"--weights {spec.weights}: they cannot be fetched: {error}") from None
     return module
 
 
 @contextmanager
-def _loading_nothing() -> Iterator[None]:
-    """Have builders make what published weights are for, and leave it with the weights that it was born with.
+def _keep_random_weights() -> Iterator[None]:
+    """Let builders build the model of published weights, but keep its random weights.
 
-    Without weights they make something else: detectors with other normalisation, segmentation without its second head,
-    Inception without the transform of its input.
+    Without a weights argument they build another model: detectors with other normalization layers, segmentation without
+    its second head, Inception without the transform of its input.
     """
     from torchvision.models import WeightsEnum
 
@@ -231,13 +236,13 @@ def _loading_nothing() -> Iterator[None]:
         yield
 
 
-def _unfit_for_int8(spec: Spec, can: Capabilities) -> str:
+def _why_unfit_for_int8(spec: Spec, can: Capabilities) -> str:
     if not can.on_host:
         return "its int8 operators are for the CPU: --device cpu"
     return "" if spec.dtype == "fp32" else "it computes in int8, whatever its inputs are: leave --dtype out"
 
 
-def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> Iterator[Notice]:
+def _detector_notices(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> Iterator[Notice]:
     if spec.phase == "train":
         yield Notice(
             kind="drawn_targets",
@@ -252,7 +257,7 @@ def _of_detector(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) -> It
             cause="sorting out boxes and masks takes time by how many there are",
             advice="use --weights DEFAULT",
         )
-    inside = _resized(own[1:], asked[1:])
+    inside = _size_in_detector(own[1:], asked[1:])
     if inside != asked[1:]:
         yield Notice(
             kind="resized",
@@ -272,8 +277,8 @@ def _of_training(spec: Spec, family: _Family) -> Iterator[Notice]:
         )
 
 
-def _resized(own: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
-    """Return what an image becomes: a square for those that want squares, else the nearest within the bounds."""
+def _size_in_detector(own: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int, ...]:
+    """Return an image's size after a detector's resizing: a fixed square, or the largest size within the bounds."""
     if own[0] == own[1]:
         return own
     scale = min(own[0] / min(asked), own[1] / max(asked))

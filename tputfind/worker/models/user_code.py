@@ -1,4 +1,4 @@
-"""What a user's file may do as it is imported and called, and what to write instead."""
+"""Runs and checks a user's file, with hints for the cases that are refused."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _NO_PARENT: Final = "attempted relative import with no known parent package"
 
 @contextmanager
 def without_arguments(name: str, doing: str, hint: str) -> Iterator[None]:
-    """Run the user's code with an empty command line, and refuse the model if it calls ``sys.exit``.
+    """Run the user's code with an empty command line; refuse the model if it calls ``sys.exit``.
 
     Args:
         name: the file, module or model, as the message names it.
-        doing: what is done with it, such as ``as it is imported``.
-        hint: what to do instead.
+        doing: the phase of the run, such as ``as it is imported``.
+        hint: the advice to the user.
 
     Raises:
         BadRequest: it called ``sys.exit``; the message has the last line that it wrote to ``sys.stderr``.
@@ -50,7 +50,7 @@ def without_arguments(name: str, doing: str, hint: str) -> Iterator[None]:
 
 
 class _Copied(io.StringIO):
-    """Text that is written on to another stream as well: if the process dies, its last words are there."""
+    """Text that is also written to another stream, so that the last lines are there if the process dies."""
 
     def __init__(self, to: TextIO | None) -> None:
         super().__init__()
@@ -64,16 +64,16 @@ class _Copied(io.StringIO):
 
 
 def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
-    """Refuse a factory that cannot be called without arguments: the class of a model, mostly.
+    """Refuse a factory that requires arguments, as the class of a model often does.
 
     Raises:
-        BadRequest: the message names the arguments.
+        BadRequest: it does; the message names the arguments.
     """
     if isinstance(factory, nn.Module):
         return
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # of a function in C, which does not tell
+    except (TypeError, ValueError):  # a function in C may have no signature
         return
     by_length = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
     needed = [each.name for each in parameters if each.default is each.empty and each.kind not in by_length]
@@ -86,10 +86,10 @@ def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
 
 
 def check_has_no_parent(error: ImportError, path: Path, attribute: str) -> None:
-    """Refuse a file that imports from its own package, which it does not know if it is imported as a file.
+    """Refuse a file with a relative import, whose package is unknown if the file is imported by its path.
 
     Args:
-        error: what importing the file raised; another one than that of a relative import in the file is let through.
+        error: the error of importing the file; any error but that of a relative import in the file itself is ignored.
         path: the file.
         attribute: the name of the factory.
 
@@ -110,11 +110,11 @@ def check_has_no_parent(error: ImportError, path: Path, attribute: str) -> None:
 
 
 def module_name(path: Path, levels: int = 1) -> tuple[Path, str]:
-    """Return the folder to start in, and the dotted name that a file has from there.
+    """Return the folder in which to start Python, and the file's dotted name from there.
 
     Args:
-        path: the file, in full.
-        levels: folders that belong to the package at least, with an ``__init__.py`` or without.
+        path: the file's absolute path.
+        levels: the minimum number of folders that belong to the package, even without an ``__init__.py``.
     """
     names: list[str] = []
     folder = path.parent

@@ -1,4 +1,4 @@
-"""Weights in a file of the user's."""
+"""Loads weights from a user's file."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from tputfind.worker.models.source import found
 
 
 def file_of(spec: Spec) -> Path | None:
-    """Return the file that the spec names for weights; None where what it names is no file."""
+    """Return the file that the spec names for weights; None if the name is not a file."""
     path = Path(spec.weights or "")
     return path if found(path.is_file) else None
 
 
 def load(module: nn.Module, file: Path, model: str) -> None:
-    """Load a state dict, or a checkpoint that holds one, into the module of a model.
+    """Load a state dict, or a checkpoint that contains one, into a module.
+
+    Args:
+        module: the module.
+        file: the file of weights.
+        model: the model's name in messages.
 
     Raises:
-        BadRequest: the file holds none, or one of another model.
+        BadRequest: the file has no state dict, or one of another model, or could run code.
     """
     pickled = pickled_in(file)
     if pickled is not None and pickled.holds == "object":
@@ -45,14 +50,14 @@ def load(module: nn.Module, file: Path, model: str) -> None:
             raise BadRequest(f"--weights: {file} holds no weights of {model}: torch finds no tensors in it") from None
         what = f"holds more than tensors and plain values: {wanted(error)}"
         raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
-    except Exception as error:  # reading what is no checkpoint can raise anything
+    except Exception as error:  # reading any other file can raise anything
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
         reason = " ".join(line.strip() for line in lines[:2])
         raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
 
 
 def _is_checkpoint(file: Path, error: UnpicklingError) -> bool:
-    """Whether what torch could not unpickle is a checkpoint, and not just any file: nobody is told to trust that."""
+    """Return whether a file that torch could not unpickle is a checkpoint; users are not advised to trust others."""
     return "GLOBAL" in f"{error}" or is_zipfile(file)
 
 
