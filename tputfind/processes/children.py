@@ -149,8 +149,9 @@ class Children:
         self._interrupting.send_bytes(b"")
 
     def end_child(self) -> None:
-        """End the child at work, if there is one; the thread that reads its answers sees it die. Another thread may
-        call it.
+        """End the child at work, if there is one. Another thread may call it.
+
+        The thread that reads the child's answers sees it die.
         """
         with self._sending:
             if self._control is not None:
@@ -166,8 +167,8 @@ class Children:
     def for_a_share(self, share: float) -> Iterator[None]:
         """Let trials start within this fraction of the time left, and run for up to two thirds of the rest.
 
-        A killed trial has used its time for nothing, hence the extra time. At least 2 s remain after it, if the rest is
-        that long.
+        A killed trial has used its time for nothing, hence the extra time. At least 2 s of the rest remain, if it is so
+        long.
         """
         whole_s = self._deadline_s
         if whole_s is not None:

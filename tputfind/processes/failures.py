@@ -47,9 +47,8 @@ _GPU_LIBRARIES: Final = frozenset(
 _OUT_OF_MEMORY_NAMES: Final = frozenset({"OutOfMemoryError", "ResourceExhaustedError", "MemoryError"})
 """Class names of exceptions that these packages raise if the device is out of memory."""
 UNEXPLAINED_FACTOR: Final = 4
-"""A single request for more than this many times the memory that the batch size explains is an overflowed size. If a
-model's memory grows with the square of the batch size, its request at most doubles that estimate when the batch
-doubles."""
+"""A single request for more than this many times the memory that the batch size explains is an overflowed size. If
+memory grows with the square of the batch size, a request at most doubles that estimate when the batch doubles."""
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
 _COMPILERS: Final = "torch._dynamo", "torch._inductor"
@@ -122,9 +121,9 @@ def is_kernel_fault(failure: Failure | None) -> bool:
 def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
     """Return the failure for an exception from the model.
 
-    The exception's type is checked before its text. Only texts of RuntimeError, OSError, MemoryError and the exceptions
-    of GPU libraries are read: a model's own ValueError is an ``error`` whatever its text, unless it was raised from one
-    of these.
+    The exception's type is checked before its text. Texts are read only of RuntimeError, OSError, MemoryError and the
+    exceptions of GPU libraries: a model's own ValueError is an ``error`` whatever its text, unless one of these is its
+    cause.
     """
     known, cause = _kind_and_cause(error, circumstances)
     kind = known or ("unsupported" if isinstance(error, CannotRunSo) else "error")
@@ -146,9 +145,7 @@ _FROM_CONTEXT: Final = ("out_of_memory", "host_memory", "index_limit", "kernel_l
 
 
 def _kind_and_cause(error: BaseException, circumstances: Circumstances) -> tuple[FailureKind | None, BaseException]:
-    """Return the kind of the first known exception in the chain, and that exception; None and ``error`` if none is
-    known.
-    """
+    """Return the kind of the first known exception in the chain, and that exception; else None and ``error``."""
     for link, is_context in _chain(error):
         text = _text(link)
         kind = _kind(link, text, circumstances)
@@ -209,9 +206,7 @@ _LAST_WORDS_OF_WANT: Final = re.compile(r"SIGKILL|allocate memory|out of memory|
 
 
 def for_want_of_memory(failure: Failure) -> bool:
-    """Return whether memory may have run out: by the failure's kind, or by SIGKILL or the last line of a process that
-    died.
-    """
+    """Return whether memory may have run out: by the kind, or by a dead process's signal (SIGKILL) or last line."""
     return failure.kind in ("out_of_memory", "host_memory") or (
         failure.kind == "died" and bool(_LAST_WORDS_OF_WANT.search(failure.message))
     )
@@ -222,9 +217,7 @@ def _is_gpu_library_class(kind: type[BaseException]) -> bool:
 
 
 def _has_readable_text(error: BaseException) -> bool:
-    """Return whether an exception's text is read: torch, Python and GPU libraries raise these classes if memory runs
-    out.
-    """
+    """Return whether an exception's text is read: its class is one that is raised if memory runs out."""
     return isinstance(error, (RuntimeError, OSError)) or any(map(_is_gpu_library_class, type(error).__mro__))
 
 

@@ -204,7 +204,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     ``input_shape`` is the shape of one sample (``3x224x224``). ``source_sha256`` is the hash of the user's own file:
     the factory's, or that of the weights. ``imports`` are packages that the model needs and that are slow to import.
-    ``caveats`` are notices that apply to every number of the run. ``settings`` are those that the user's file changed
+    ``caveats`` are notices that apply to every result of the run. ``settings`` are those that the user's file changed
     in torch. ``granularity`` is that of the inputs' batches, if they have one and the user gave none. ``own_step`` says
     whether the model is a step of the user's own.
     """
@@ -221,9 +221,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes that make a failing model run, and the notices about them; no fields are set if the model itself
-    fails.
-    """
+    """The changes that make a failing model run, and the notices about them; empty if the model itself fails."""
 
     grad_mode: GradMode | None = None
     granularity: int | None = None

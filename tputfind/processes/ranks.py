@@ -42,8 +42,7 @@ def children_of(
 class Ranks(Children):
     """Sends every question to as many processes as the spec has ranks; they form a torch process group.
 
-    A failure of one rank fails the job: all ranks are ended at once. This object is rank 0, which decides when steps
-    run.
+    A failure of one rank fails the job: all ranks are ended at once. This object is rank 0, which starts the steps.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -78,8 +77,9 @@ class Ranks(Children):
         gate: int | None = None,
         group: Group | None = None,
     ) -> Generator[Answer]:
-        """Yield one merged answer for each answer of the ranks; errors as for ``Children.ask``, with the rank in the
-        message.
+        """Yield one merged answer for each answer of the ranks.
+
+        The errors are those of ``Children.ask``, with the rank in the message.
         """
         spec = getattr(question, "spec", None)
         size = None if spec is None else spec.ranks
@@ -116,8 +116,9 @@ class Ranks(Children):
             raise NoSuchDevice(f"{size} ranks take as many {what}, and {count} are here", _LISTS)
 
     def _meeting_place(self, size: int) -> Path:
-        """Make the folder in which the ranks of a question meet; it lies in the server's folder, which the server
-        removes.
+        """Make the folder in which the ranks of a question meet.
+
+        It lies in the server's folder, which the server removes at its end.
         """
         self._connected()
         assert self._cache is not None
@@ -129,8 +130,9 @@ class Ranks(Children):
 
 
 class _Job:
-    """Collects the answers of all ranks to one question: rank 0's in the calling thread, each other rank's in its own
-    thread.
+    """Collects the answers of all ranks to one question.
+
+    The calling thread reads the answers of rank 0; each other rank has its own thread.
     """
 
     def __init__(self, leader: Children, timeout_s: float | None, folder: Path, size: int) -> None:
@@ -200,7 +202,7 @@ class _Job:
                     rank, answer = failing
                     yield _named(answer, rank)
                     return
-                self._raise_failed()
+                self._raise_failure()
                 raise ChildFailed(self._add_slow_rank(death.failure, 0)) from None
 
     def end(self) -> None:
@@ -233,8 +235,9 @@ class _Job:
             return
 
     def _add_slow_rank(self, failure: Failure, rank: int) -> Failure:
-        """Return a failure that names its rank; after a time-out, the rank that the others wait for, if the beats show
-        one.
+        """Return a failure with its rank in the message.
+
+        After a time-out, the message names the rank that the others wait for, if the beats show one.
         """
         last = beats.latest(beats.read(self._folder, self._size), range(self._size))
         if failure.kind != "timeout" or last is None:
@@ -266,7 +269,7 @@ class _Job:
                 _PATIENCE_S if optional else patience_s,
             )
             late = min(self._missing_ranks(number), default=0)
-        self._raise_failed()
+        self._raise_failure()
         if not heard and not optional:
             raise ChildFailed(self._add_slow_rank(failures.of_silence(patience_s), late))
 
@@ -280,7 +283,7 @@ class _Job:
                 return rank, said[number]
         return None
 
-    def _raise_failed(self) -> None:
+    def _raise_failure(self) -> None:
         if self._failed is None:
             return
         rank, error = self._failed
@@ -317,15 +320,16 @@ def _device_of(environment: Any) -> RankDevice:
 
 
 def _part_of(answer: Any) -> tuple[str, Any]:
-    """Return the name of the field with an answer's batch or trial, empty if the answer is the result itself; and the
-    result.
+    """Return the name of an answer's field, and the batch or trial in that field.
+
+    If the answer itself is the result, return an empty name and the answer.
     """
     if isinstance(answer, Timed):
         return ("trial", answer.trial) if answer.trial is not None else ("batch", answer.batch)
     return "", answer
 
 
-def _with_part(answer: Any, name: str, part: Any) -> Any:
+def _replace_part(answer: Any, name: str, part: Any) -> Any:
     return msgspec.structs.replace(answer, **{name: part}) if name else part
 
 
@@ -336,7 +340,7 @@ def _failure_in(answer: Any) -> Failure | None:
 def _named(answer: Any, rank: int) -> Any:
     """Return an answer with its rank added to the failure's message."""
     name, part = _part_of(answer)
-    return _with_part(answer, name, msgspec.structs.replace(part, failure=_add_rank_to_failure(part.failure, rank)))
+    return _replace_part(answer, name, msgspec.structs.replace(part, failure=_add_rank_to_failure(part.failure, rank)))
 
 
 def _add_rank_to_failure(failure: Failure, rank: int) -> Failure:
@@ -361,4 +365,4 @@ def with_peaks_of(answer: Any, others: Sequence[Any]) -> Any:
         if hasattr(part, peak)
         and (counts := [count for one in (part, *theirs) if (count := getattr(one, peak)) is not None])
     }
-    return _with_part(answer, name, msgspec.structs.replace(part, **known))
+    return _replace_part(answer, name, msgspec.structs.replace(part, **known))

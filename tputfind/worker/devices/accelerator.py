@@ -140,8 +140,10 @@ def count_here(kind: str) -> int:
 
 
 def _import_kind(kind: str) -> None:
-    """Import the package that adds a kind of device to torch, unless torch knows the kind; errors as for
-    ``count_here``.
+    """Import the package that adds a kind of device to torch, unless torch knows the kind.
+
+    Raises:
+        NoSuchDevice: the package is not installed, does not import, or adds no such device.
     """
     if hasattr(torch, kind):
         return
@@ -285,8 +287,9 @@ class Accelerator:
         """Return None: no requests are recorded."""
 
     def first_step(self, step: Callable[[], object]) -> object:
-        """Run the first step; under a limit, subtract newly loaded libraries from the allocator's part around every
-        module.
+        """Run the first step and return its output.
+
+        Under a limit, subtract newly loaded libraries from the allocator's part before and after every module.
         """
         if not self.slows_first_step:
             return step()

@@ -140,9 +140,7 @@ class Cpu:
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
     def memory_is_short(self) -> bool:
-        """Return whether the peak of the address space came near the limit. A refused request does not count towards
-        the peak.
-        """
+        """Return whether the peak of the address space came near the limit; the peak excludes a refused request."""
         peak_bytes = _status_bytes("VmPeak")
         return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
 

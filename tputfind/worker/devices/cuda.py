@@ -127,8 +127,9 @@ class Cuda(Accelerator):
         return left < SHORT_BYTES
 
     def clock_under_power_limit(self) -> float:
-        """Return the clock as a fraction of its maximum if NVML reports a power limit now, else 1. Call it right after
-        the work.
+        """Return the clock as a fraction of its maximum if NVML reports a power limit, else 1.
+
+        NVML reports the reasons of this moment: call it right after the work.
         """
         if not self.capabilities.health:
             return 1.0

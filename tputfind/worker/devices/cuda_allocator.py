@@ -66,12 +66,12 @@ class Recorder:
 
     def reset(self) -> None:
         """Note that the allocator's counters are about to be reset: all allocations so far count as fixed."""
-        self._before_reset = self._fixed = self._allocated()
+        self._before_reset = self._fixed = self._count_allocations()
 
     def outside(self, count: int) -> None:
         """Record how many bytes the process holds outside the allocator."""
         if not self._outside or self._outside[-1][1] != count:
-            self._outside.append((self._allocated(), count))
+            self._outside.append((self._count_allocations(), count))
 
     def trace(self, batch_size: int, memory_bytes: int, *, capped: bool, complete: bool) -> Trace | None:
         """Stop recording and return the trace; None if a model of the allocator could not replay it."""
@@ -97,7 +97,7 @@ class Recorder:
             packed=packed(events),
         )
 
-    def _allocated(self) -> int:
+    def _count_allocations(self) -> int:
         count: int = torch.cuda.memory_stats(self._index)["allocation.all.allocated"]
         return self._before_reset + count
 
@@ -131,9 +131,7 @@ def _events(entries: list[dict[str, Any]]) -> Iterator[Event]:
 
 
 def _insert_outside(events: Iterator[Event], outside: list[tuple[int, int]]) -> Iterator[Event]:
-    """Yield events, with each change of the memory outside the allocator inserted after the allocation that preceded
-    it.
-    """
+    """Yield events, and insert each change of the memory outside the allocator before the next allocation."""
     waiting, allocated = list(outside), 0
     for event in events:
         while waiting and event.kind == "allocate" and waiting[0][0] <= allocated:

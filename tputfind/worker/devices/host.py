@@ -15,8 +15,7 @@ import torch
 def software() -> dict[str, str | int | None]:
     """Return the fields of ``Environment`` that do not depend on the device.
 
-    The host is described by system, kernel series and architecture, not by name, because records are meant to be
-    shared.
+    The host is described by system, kernel series and architecture, not by name, because records may be shared.
     """
     kernel = ".".join(platform.release().split(".")[:2])
     return {

@@ -71,8 +71,9 @@ class Device(Protocol):
         """
 
     def record_allocations(self) -> None:
-        """Record requests to the memory allocator from now on, if the device reports them. Call it after
-        ``limit_memory``.
+        """Record requests to the memory allocator from now on, if the device reports them.
+
+        Call it after ``limit_memory``.
         """
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:

@@ -73,8 +73,7 @@ def named_models(of: SourceName) -> Iterator[NamedModel]:
 def slow_imports() -> tuple[str, ...]:
     """Return the slow packages that a model has imported, so that the server can import them once for later processes.
 
-    A package of the same name next to the model's file (a clone of its source, say) is the model's own, and is left
-    out.
+    A package of the same name next to the model's file (a clone of its source, say) is the model's own and is omitted.
     """
 
     def the_servers(name: str) -> bool:

@@ -117,8 +117,9 @@ class _Archive:
 
 
 def _inflated_bytes(file: io.BufferedReader) -> int:
-    """Return the total size of the entries by their headers; 0 if Python sees no archive. Not every torch has the
-    sizes.
+    """Return the sum of the sizes in the entries' headers, in bytes; 0 if Python sees no archive.
+
+    Python reads the headers, because not every torch version gives the sizes.
     """
     try:
         with zipfile.ZipFile(file) as archive:

@@ -78,9 +78,7 @@ def _tokens_and_choice(model: Model, parts: _Parts) -> _Labels:
 
 
 def _masked_patches(model: Model, parts: _Parts) -> _Labels:
-    """Return a mask of two fifths of an image's patches, and a token for each masked patch, for models that predict
-    tokens.
-    """
+    """Return a mask of two fifths of an image's patches, and a token for each, for models that predict tokens."""
     image, side = parts.get("pixel_values"), model.look("patch_size")
     can_mask = any(name.endswith("mask_token") for name, _ in model.module.named_parameters())
     if not isinstance(image, Drawn) or not isinstance(side, int) or not can_mask:

@@ -28,8 +28,9 @@ _SHOWN: Final = 3
 
 
 class Pickled(NamedTuple):
-    """The content of a file of ``torch.save``: the class of an object (``net.Net``) or other content; the keys of a
-    dict.
+    """The content of a file of ``torch.save``.
+
+    ``name`` is the class of an object (``net.Net``) or describes other content; ``keys`` are those of a dict.
     """
 
     holds: Literal["object", "state dict", "other"]

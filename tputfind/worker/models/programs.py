@@ -70,7 +70,7 @@ def _wrong(value: object, field: str = "") -> Iterator[str]:
             yield from _wrong(held, field)
     elif dataclasses.is_dataclass(value) and hasattr(value, "target") and hasattr(value, "inputs"):  # a node
         yield from _wrong_node(value)
-    elif hasattr(value, "type") and hasattr(value, "value"):  # one of several kinds
+    elif hasattr(value, "type") and hasattr(value, "value"):  # a union of several kinds
         yield from _wrong(value.value, value.type)
     elif dataclasses.is_dataclass(value):
         for one in dataclasses.fields(value):

@@ -23,7 +23,7 @@ def factories_of(path: Path) -> str:
 
 
 def is_entry_point(path: Path, name: str) -> bool:
-    """Return whether a function returns nothing and its file calls it as a script: a call would run the whole script."""
+    """Return whether a function returns nothing and its file calls it as a script: a call would run the script."""
     statements = _statements(path)
     functions = [one for one in statements if isinstance(one, ast.FunctionDef) and one.name == name]
     others = [one for one in statements if isinstance(one, (ast.If, ast.Expr))]

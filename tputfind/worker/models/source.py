@@ -40,7 +40,7 @@ class Source(NamedTuple):
     - ``parameters``: the number of parameters.
     - ``path``: the user's file with the factory, model or weights.
     - ``unfit``: returns why a device with these capabilities cannot run the model as requested, or an empty string.
-    - ``caveats``: notices that apply to every number of the model.
+    - ``caveats``: notices that apply to every result of the model.
     - ``made_of``: text of whatever else determines the built model.
     - ``deferrable``: whether the module is a library's with random weights, so that ``deferred`` can build it.
     - ``step``: makes the user's own step, if this is a step instead of a model.

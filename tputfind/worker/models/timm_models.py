@@ -51,9 +51,7 @@ def find(spec: Spec) -> Source:
 
 
 def named_models() -> Iterator[NamedModel]:
-    """Yield the models that can be named, in timm's order, without parameters: these are unknown before a model is
-    built.
-    """
+    """Yield the models that can be named, in timm's order; parameters are unknown before a model is built."""
     timm = imported("timm", "timm")
     for name in timm.list_models():
         own = timm.get_pretrained_cfg(name)

@@ -28,8 +28,7 @@ from tputfind.worker.structures import replaced
 FRAMES: Final = 16
 """Frames per clip: torchvision's video models were trained on 16, and some accept no other number."""
 _SEGMENTED: Final = 520, 520
-"""Height and width at which torchvision's segmentation models are evaluated; their transforms resize and do not
-crop."""
+"""Height and width at which segmentation models are evaluated; their transforms resize and do not crop."""
 _FLOWN: Final = 520, 960
 """Height and width: the larger test size of RAFT's weights, a frame of Sintel or FlyingThings in multiples of 8."""
 _DETECTED: Final = {"320_fpn": (320, 640), "ssd300": (300, 300), "ssdlite320": (320, 320)}
