@@ -1,11 +1,11 @@
-"""Find the largest batch a PyTorch model can take and how fast every batch size is.
+"""Find the largest batch size of a PyTorch model and the throughput at every batch size.
 
-``find`` measures a model (a name, a module, or a function that builds one) or a ``Step`` of one's own, which learns its
-device from ``context``; ``tune`` finds the best way to run a model. ``load_record`` reads what a measurement saved, and
-``load`` what any command did. ``to_deploy`` names the batch to deploy, ``compare`` says what became faster or slower
-from one record, or model, to another, ``forecast`` the largest batch on devices with other memory, ``size`` how many
-devices a stream of requests takes, ``StageTimer`` times the stages of a pipeline of one's own. Importing this package
-imports neither torch nor pandas.
+``find`` measures a model (a name, a module, or a function that builds one) or a ``Step`` of the user's own, which gets
+its device from ``context``. ``tune`` finds the best way to run a model. ``load_record`` reads a saved measurement,
+``load`` the saved result of any command. ``to_deploy`` returns the batch size to deploy, ``compare`` the speed
+differences between two records or models, ``forecast`` the largest batch on devices with other memory, ``size`` the
+number of devices that a stream of requests needs. ``StageTimer`` times the stages of the user's own pipeline. Importing
+this package imports neither torch nor pandas.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from tputfind.record.result import report_with
 from tputfind.version import __version__
 
-TYPE_CHECKING = False  # the name is what type checkers know; typing takes time, in which Ctrl-C is not ours yet
+TYPE_CHECKING = False  # type checkers know this name; importing typing takes time in which Ctrl-C is not handled
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -73,12 +73,12 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, those that were not imported yet among them."""
+    """Return the public names, including those that are not imported yet."""
     return sorted(__all__)
 
 
 def _results() -> ModuleType:
-    """Return what makes files, tables and texts of results; it is imported when it is asked for."""
+    """Import and return the module that makes files, tables and texts of results."""
     from tputfind.report import results
 
     return results

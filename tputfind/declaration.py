@@ -1,4 +1,4 @@
-"""How an option is declared: once, beside the field that it fills."""
+"""The declaration of an option: once, as the annotation of the field that it fills."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -16,21 +16,21 @@ FORECASTS, TIMINGS = "What to forecast", "How to time it"
 REQUESTS, SERVER, PLAN = "What the requests are", "How the server works", "What to plan"
 VERDICT, SHOW = "When to call rows different", "What to show"
 SECTIONS: Final = (FORECASTS, WHAT, REQUESTS, SERVER, PLAN, VERDICT, SHOW, HOW, TIMINGS, FAR, LONG, WRITE, OTHER)
-"""In the order in which help shows them."""
+"""The sections of help, in the order in which it shows them."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 class Option(NamedTuple):
-    """An option: its help, what it takes, and the name under which its command gets it.
+    """An option: its help, its values, and its name.
 
-    ``takes`` is the word that help has for a value, or the choices; None for a flag. ``read`` makes the field's value
-    of text or of a value of Python. An option that ``repeats`` may be given several times, and is then a tuple. One
-    that ``lists`` takes several choices, with commas between them. ``bare`` is its value where none follows; empty
-    where one must.
+    ``takes`` is the placeholder of the value in help, or the choices; None for a flag. ``read`` converts text or a
+    Python value to the field's value. An option that ``repeats`` may be given several times; its value is then a tuple.
+    An option that ``lists`` takes several choices, separated by commas. ``bare`` is the value if the option is given
+    without one; if it is empty, a value is required.
 
-    Beside a field, ``name`` is the field's if it is empty; choices, flags, what reads them, and the default need not be
-    said.
+    In the annotation of a field, ``name``, ``default``, the choices and their reader may be left out: they follow from
+    the field, and an empty ``takes`` of a field without choices makes a flag.
     """
 
     section: str
@@ -45,12 +45,12 @@ class Option(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """As it is typed: ``--batch-sizes``."""
+        """Return the option as it is typed: ``--batch-sizes``."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def metavar(self) -> str | None:
-        """What it takes, as help shows it; several choices that begin alike up to a colon are one with ``[:HOW]``."""
+        """Return the placeholder in help. Choices that begin alike up to a colon become one with ``[:HOW]``."""
         if self.takes is None or isinstance(self.takes, str):
             return f"[{self.takes}]" if self.bare else self.takes
         begins = Counter(choice.partition(":")[0] for choice in self.takes if ":" in choice)
@@ -68,7 +68,7 @@ def declared(struct: type[msgspec.Struct]) -> Mapping[str, Option]:
     """Return the options that fill fields of a struct, by field."""
     hints = get_type_hints(struct, include_extras=True)
     return {
-        field.name: _completed(option, field, hints[field.name])
+        field.name: _complete_option(option, field, hints[field.name])
         for field in msgspec.structs.fields(struct)
         for option in getattr(hints[field.name], "__metadata__", ())
         if isinstance(option, Option)
@@ -76,12 +76,15 @@ def declared(struct: type[msgspec.Struct]) -> Mapping[str, Option]:
 
 
 def readers_of(struct: type[msgspec.Struct]) -> dict[str, tuple[str, Reader]]:
-    """Return, by option, the field of a struct that it fills and what reads it."""
+    """Map each option's name to the field of the struct that it fills and the function that reads its value."""
     return {option.name: (field, option.read) for field, option in declared(struct).items() if option.read is not None}
 
 
 def with_options_of(struct: type[msgspec.Struct]) -> Callable[[_Function], _Function]:
-    """Have a function show the options that it takes as ``**options``, to help and editors: name, type and default."""
+    """Return a decorator that adds the options to a function's signature, for help and editors.
+
+    The options, which the function takes as ``**options``, appear with name, type and default.
+    """
 
     def show(function: _Function) -> _Function:
         own = [one for one in signature(function).parameters.values() if one.kind is not Parameter.VAR_KEYWORD]
@@ -101,7 +104,7 @@ def with_options_of(struct: type[msgspec.Struct]) -> Callable[[_Function], _Func
     return show
 
 
-def _completed(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
+def _complete_option(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> Option:
     choices = option.takes or tuple(_choices(hint)) or None
     read = option.read or (one_of(choices) if isinstance(choices, tuple) else flag)
     none = field.default is None or field.default is False or field.default is msgspec.NODEFAULT
@@ -110,7 +113,7 @@ def _completed(option: Option, field: msgspec.structs.FieldInfo, hint: Any) -> O
 
 
 def _choices(hint: Any) -> Iterator[str]:
-    """Yield the words of a ``Literal``, or of one that may be None."""
+    """Yield the words of a ``Literal``, also inside ``Annotated`` and unions."""
     if get_origin(hint) is Literal:
         yield from get_args(hint)
     elif get_origin(hint) is Annotated:

@@ -1,4 +1,4 @@
-"""What can go wrong for a user: one line, what to do next, an exit code. Out of memory is an answer, not an error."""
+"""The errors that a user can meet: one line, a hint, an exit code. Running out of memory is a result, not an error."""
 
 from typing import Final
 
@@ -9,13 +9,13 @@ class TputfindError(Exception):
     Args:
         message: what happened, in one line.
         hint: what to do next, in one line; may be empty.
-        traceback: the traceback of the user's own code, where that is the cause.
+        traceback: the traceback of the user's own code, if that is the cause.
     """
 
     exit_code = 1
 
     def __init_subclass__(cls, exit_code: int = 1) -> None:
-        """Give a kind of error its exit code."""
+        """Set the exit code of a class of errors."""
         cls.exit_code = exit_code
 
     def __init__(self, message: str, hint: str = "", traceback: str = "") -> None:
@@ -25,16 +25,16 @@ class TputfindError(Exception):
         self.traceback = traceback
 
     def __str__(self) -> str:
-        """Return what happened and what to do next: all that a traceback in Python shows."""
+        """Return the message and the hint, since a Python traceback shows nothing else."""
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
 class Regression(TputfindError, exit_code=1):
-    """Raised when a comparison finds what it was asked to fail on."""
+    """Raised when a row of a comparison is slower than ``--fail-slower`` allows."""
 
 
 class BadRequest(TputfindError, ValueError, exit_code=2):
-    """Raised when an option, or several together, cannot be carried out."""
+    """Raised when an option, or a combination of options, is invalid."""
 
 
 class UnknownModel(TputfindError, LookupError, exit_code=2):
@@ -42,7 +42,7 @@ class UnknownModel(TputfindError, LookupError, exit_code=2):
 
 
 class IsOwnStep(TputfindError, exit_code=2):
-    """Raised when what was taken for a model is a step of the user's own."""
+    """Raised when an object passed as a model is a step of the user's own."""
 
 
 class BrokenInstall(TputfindError, ImportError, exit_code=2):
@@ -58,11 +58,11 @@ class OutOfTime(TputfindError, exit_code=2):
 
 
 class NoSuchDevice(TputfindError, exit_code=3):
-    """Raised when the device is not there, or cannot do the dtype."""
+    """Raised when the device does not exist or does not support the dtype."""
 
 
 class DeviceInUse(TputfindError, exit_code=3):
-    """Raised when other processes hold memory of the device and the user wants it alone."""
+    """Raised when other processes hold memory of the device and the user requires it to be free."""
 
 
 class NothingFits(TputfindError, exit_code=4):
@@ -78,12 +78,12 @@ class NoPlan(TputfindError, exit_code=6):
 
 
 class TooNoisy(TputfindError, exit_code=7):
-    """Raised when records are too noisy to say whether ``compare --fail-slower`` is met."""
+    """Raised when records are too noisy to decide whether ``compare --fail-slower`` is met."""
 
 
 class Interrupted(TputfindError, exit_code=130):
-    """Raised when the user stopped the run; the message names what was saved."""
+    """Raised when the user stopped the run; the message names the files that were saved."""
 
 
 BY_NAME: Final[dict[str, type[TputfindError]]] = {kind.__name__: kind for kind in TputfindError.__subclasses__()}
-"""What a child process or a node of a cluster may report, by class name."""
+"""Error classes by name, to rebuild an error that a child process or a node of a cluster reports."""

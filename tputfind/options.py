@@ -1,4 +1,4 @@
-"""Values of options, as a command line writes them (text) or as Python code does: read, or refused by ValueError."""
+"""Read option values from text (command line) or Python values; ValueError if a value is invalid."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ from tputfind.units import echoed
 LARGEST_WHOLE: Final = 2**31 - 1
 LARGEST_SIZE: Final = 2**60
 LONGEST_MS: Final = 100 * 3600e3
-"""No duration is longer: a wait for a process may take some times as long, and the system's waits end at 24 days."""
+"""Longest duration, in ms. Waits for a process may last several times as long; the system limits waits to 24 days."""
 SHORTEST_MS: Final = 1e-3
 _LONGEST: Final = "100h"
 _WHOLE: Final = re.compile(r"(-?)([0-9]+)")
@@ -21,14 +21,14 @@ _LEADING_ZERO: Final = re.compile("0[0-9]+")
 _MOST_DIGITS: Final = 20
 _SHOWN: Final = 60
 _GROUPED: Final = re.compile(r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]+)?")
-"""``1,000`` as people write a thousand."""
+"""A number with thousands separators, such as ``1,000``."""
 _NO_LIST: Final = re.compile(",0")
-"""In ``1,024`` it shows that this is one number: 224,256 may be two."""
+"""A group that starts with 0 makes ``1,024`` a single number; ``224,256`` may be two."""
 _THOUSANDS: Final = re.compile("([0-9]{1,6})k", re.IGNORECASE)
 _SPAN: Final = re.compile("([0-9]{1,9}) *(?:-|\\.\\.|:| ) *([0-9]{1,9})")
-"""What may stand for all batch sizes between two, or for the two."""
+"""Two numbers without a comma between them: all batch sizes from one to the other, or just the two."""
 _TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
-"""A small m is none: it could be a thousandth, or a minute."""
+"""Suffixes of a rate. A lower-case m is ambiguous (a thousandth, or a minute), so it is refused."""
 _PER_S: Final = re.compile(r"(?:/\s*s(?:ec)?|[rq]ps)$", re.IGNORECASE)
 _MEANT: Final = {
     "half": "fp16",
@@ -49,7 +49,7 @@ _MEANT: Final = {
     **{f"--{form}": f"--save FILE.{form}" for form in ("json", "csv", "md", "html")},
     "--plot": "--save FILE",
 }
-"""What others call it, and earlier versions did; after an option, what it takes."""
+"""Names in other tools and in earlier versions, mapped to ours; for an option, with the value that it takes."""
 CALLED: Final = {
     "--accumulate": "grad-accum grad-accumulation gradient-accumulation-steps accumulate-grad-batches accum-steps "
     "accumulation",
@@ -111,26 +111,26 @@ CALLED: Final = {
     "OMP_NUM_THREADS before the command": "threads num-threads n-threads intra-op-threads omp",
     "tputfind models": "list list-models models ls",
 }
-"""Options, and what other tools call them: the first that a command has is meant."""
+"""Options, and their names in other tools; the first match that the command has is suggested."""
 _LIKENESS: Final = 0.7
-"""How much of two names of options must be the same, in order; difflib takes 0.6, which has --bs stand for --slo."""
+"""Minimum similarity of two option names; at difflib's default of 0.6, --bs would suggest --slo."""
 Reader = Callable[[object], object]
 
 
 def fields_of(
     options: Mapping[str, object], readers: Mapping[str, tuple[str, Reader]]
 ) -> tuple[dict[str, object], list[str]]:
-    """Return the fields that options stand for, and what is wrong with the others; None means: not given.
+    """Return the values by field, and a message for every invalid option; skip options that are None.
 
     Args:
         options: values by the option's name, with underscores.
-        readers: by that name, the field and what reads it.
+        readers: the field of each option, and the function that reads its value.
     """
     fields: dict[str, object] = {}
     problems: list[str] = []
     for name, value in options.items():
         if name not in readers:
-            problems.append(_unknown(name, readers))
+            problems.append(_unknown_option(name, readers))
         elif value is not None:
             field, read = readers[name]
             try:
@@ -140,21 +140,25 @@ def fields_of(
     return fields, problems
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
+def _unknown_option(name: str, known: Iterable[str]) -> str:
     near = [option for option in nearest(f"--{name}", [f"--{one}" for one in known]) if option.startswith("--")]
     names = " or ".join(option.partition(" ")[0].lstrip("-").replace("-", "_") for option in near)
     return f"there is no option {echoed(name)}" + (f": did you mean {names}?" if near else "")
 
 
 def text(value: object) -> str:
-    """Return text that can be shown as it is."""
+    """Return the value if it is non-empty printable text."""
     if not isinstance(value, str) or not value.isprintable() or not value:
         raise ValueError(f"{echoed(value)} is no name or file")
     return value
 
 
 def nearest(word: str, choices: Iterable[str]) -> list[str]:
-    """Return the choices that a word may stand for: those that begin with it or hold it, else the most alike."""
+    """Return the choices that a word may stand for.
+
+    A known alias comes first, then up to three choices that contain the word (those that begin with it, if any), then
+    the most similar one.
+    """
     from difflib import get_close_matches
 
     word, spelled, alike = _plain(word[:_SHOWN]), {_plain(choice): choice for choice in choices}, 0.6
@@ -178,15 +182,15 @@ def _plain(word: str) -> str:
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """Return the end of a message about a wrong word: the question whether the nearest right one was meant."""
+    """Return the end of a message about an invalid word: a question that names the nearest choices, or nothing."""
     near = nearest(word, choices)
     return f": did you mean {' or '.join(near)}?" if near else ""
 
 
 def whole(value: object, least: int = 1, most: int = LARGEST_WHOLE) -> int:
-    """Return a whole number within bounds, of text such as ``1000`` or ``1,000`` or of a number."""
+    """Return a whole number from ``least`` to ``most``, from text such as ``1000`` or ``1,000`` or from a number."""
     if isinstance(value, str):
-        match = _WHOLE.fullmatch(_ungrouped(value) if _NO_LIST.search(value) else value.strip())
+        match = _WHOLE.fullmatch(_remove_separators(value) if _NO_LIST.search(value) else value.strip())
         number = None if match is None else int(match[1] + (match[2].lstrip("0") or "0")[:_MOST_DIGITS])
         shown = value.strip() if len(value) <= _MOST_DIGITS else echoed(value)
     else:
@@ -199,7 +203,7 @@ def whole(value: object, least: int = 1, most: int = LARGEST_WHOLE) -> int:
 
 
 def _whole_meant(value: object) -> str:
-    """Return the question that 4k is to be answered with: it is 4000 to some, and 4096 to others."""
+    """Return the question for an ambiguous number: 4k may be 4000 or 4096."""
     text = value.strip() if isinstance(value, str) else ""
     if len(text) <= _MOST_DIGITS and _GROUPED.fullmatch(text) and "." not in text:
         return f": did you mean {text.replace(',', '')}?"
@@ -207,17 +211,17 @@ def _whole_meant(value: object) -> str:
     return f": did you mean {1000 * int(match[1])} or {1024 * int(match[1])}?" if match else ""
 
 
-def _ungrouped(text: str) -> str:
+def _remove_separators(text: str) -> str:
     text = text.strip()
     return text.replace(",", "") if _GROUPED.fullmatch(text) else text
 
 
 def _index_of(value: object) -> int | None:
-    """Return the whole number that a value of Python is, NumPy's included; None where it is none."""
+    """Return a Python or NumPy integer as an int; None for any other value."""
     if isinstance(value, bool):
         return None
     try:
-        return index(value)  # type: ignore[arg-type]  # what has none raises TypeError
+        return index(value)  # type: ignore[arg-type]  # objects without __index__ raise TypeError
     except TypeError:
         return None
 
@@ -248,7 +252,7 @@ def wholes(value: object, separator: str, most: int = 1000) -> tuple[int, ...]:
 
 
 def size(value: object) -> int:
-    """Return bytes, from 1 to 1 EiB."""
+    """Return a number of bytes, from 1 to 1 EiB."""
     count = units.parse_bytes(value) if isinstance(value, str) else whole(value, most=LARGEST_SIZE)
     if count < 1:
         raise ValueError(f"{echoed(value)} is not a size of memory")
@@ -258,7 +262,7 @@ def size(value: object) -> int:
 
 
 def share(value: object) -> float:
-    """Return a share between 0 and 1, of text such as ``5%`` or of a number."""
+    """Return a fraction between 0 and 1, from text such as ``5%`` or from a number."""
     percent = isinstance(value, str) and value.strip().endswith("%")
     share = number(str(value).strip()[:-1]) / 100 if percent else number(value)
     if not 0 < share < 1:
@@ -283,7 +287,7 @@ def number(value: object) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Whether text is a finite number, without a unit."""
+    """Whether text is a finite number without a unit."""
     try:
         number(text)
     except ValueError:
@@ -292,19 +296,19 @@ def is_number(text: str) -> bool:
 
 
 def rate(value: object) -> float:
-    """Return a number per second, of a number or of text such as ``5000``, ``5,000``, ``5k``, ``5000/s``, ``5krps``."""
+    """Return a rate per second, from a number or text such as ``5000``, ``5,000``, ``5k``, ``5000/s``, ``5krps``."""
     if not isinstance(value, str):
         return number(value)
     text = _PER_S.sub("", value.strip()).rstrip()
     times = _TIMES.get(text[-1:])
-    text = _ungrouped(text if times is None else text[:-1])
+    text = _remove_separators(text if times is None else text[:-1])
     if not is_number(text):
         raise ValueError(f"{echoed(value)} is not a finite number per second such as 5000, 5k or 1M")
     return float(text) * (times or 1)
 
 
 def percentile(value: object) -> float:
-    """Return a percentile, of text such as ``99``, ``99%`` or ``p99`` or of a number; a share of 1 is refused."""
+    """Return a percentile above 0, from text such as ``99``, ``99%`` or ``p99`` or a number; fractions are refused."""
     bare = value
     if isinstance(value, str):
         bare = value.strip().removesuffix("%").lower().removeprefix("p")
@@ -319,7 +323,7 @@ def percentile(value: object) -> float:
 
 
 def number_within(least: float, most: float, reader: Callable[[object], float] = number) -> Callable[[object], float]:
-    """Return what reads a number within bounds, which are among those allowed."""
+    """Return a reader of numbers from ``least`` to ``most``, both included."""
 
     def read(value: object) -> float:
         read = reader(value)
@@ -331,7 +335,7 @@ def number_within(least: float, most: float, reader: Callable[[object], float] =
 
 
 def seconds(value: object) -> float:
-    """Return seconds, which may be 0, up to the longest duration."""
+    """Return seconds, from 0 to the longest duration."""
     number_s = number(value)
     if number_s < 0:
         raise ValueError(f"{echoed(value)} is below zero")
@@ -341,14 +345,14 @@ def seconds(value: object) -> float:
 
 
 def positive_seconds(value: object) -> float:
-    """Return seconds above zero, 1 us or more."""
+    """Return seconds, from 1 us to the longest duration."""
     number_s = seconds(value)
     _check_positive(value, number_s * 1000)
     return number_s
 
 
 def ms(value: object) -> float:
-    """Return milliseconds, of text such as ``50ms`` or ``0`` or of a number, up to the longest duration."""
+    """Return milliseconds from text such as ``50ms`` or ``0``, or from a number, from 0 to the longest duration."""
     span = units.parse_ms(value) if isinstance(value, str) and value.strip() != "0" else number(value)
     if span < 0:
         raise ValueError(f"{echoed(value)} is below zero")
@@ -358,9 +362,9 @@ def ms(value: object) -> float:
 
 
 def positive_ms(value: object) -> float:
-    """Return milliseconds above zero, 1 us or more, of text such as ``50ms`` or of a number."""
+    """Return milliseconds from text such as ``50ms`` or from a number, from 1 us to the longest duration."""
     if isinstance(value, str):
-        units.parse_ms(value)  # a 0 without a unit is no duration here
+        units.parse_ms(value)  # a 0 without a unit is not a duration here
     elif number(value) <= 0:
         raise ValueError(f"{echoed(value)} is not above zero")
     span = ms(value)
@@ -376,14 +380,14 @@ def _check_positive(value: object, span_ms: float) -> None:
 
 
 def flag(value: object) -> bool:
-    """Return a truth value that is one already."""
+    """Return the value if it is a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"{echoed(value)} is neither True nor False")  # noqa: TRY004  # one kind for all wrong values
     return value
 
 
 def one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
-    """Return what reads one of several words, in upper or lower case."""
+    """Return a reader of one of several words, in upper or lower case."""
 
     def read(value: object) -> str:
         word = value.strip().lower() if isinstance(value, str) else None
@@ -395,6 +399,6 @@ def one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def none_of(value: object, choices: tuple[str, ...]) -> ValueError:
-    """Return the error that a value is none of the choices, and which is the nearest."""
+    """Return the error that a value is not one of the choices; its message suggests the nearest."""
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
     return ValueError(f"{echoed(value)} is none of {', '.join(choices)}{near}")

@@ -1,4 +1,4 @@
-"""Raw samples to summaries, intervals and signs of trouble. All of it is pure, and keeps the unit of its samples."""
+"""Summaries, confidence intervals and signs of trouble from raw samples: pure functions that keep the samples' unit."""
 
 from __future__ import annotations
 
@@ -10,63 +10,67 @@ from statistics import correlation, fmean, median, stdev
 from typing import Final, NamedTuple
 
 CONFIDENCE: Final = 0.95
-"""Of every interval that is reported."""
+"""Confidence level of all reported intervals."""
 _GROUPS: Final = 10
-"""Groups that the samples of one process are taken together in. Schmeiser, "Batch Size Effects in the Analysis of
-Simulation Output", Operations Research 30 (1982): more than 30 gain nothing, and 10 leave room for correlation."""
+"""Batches into which the samples of one process are grouped. Schmeiser, "Batch Size Effects in the Analysis of
+Simulation Output", Operations Research 30 (1982): more than 30 gain nothing, and 10 leave room for correlation.
+"""
 _FEWEST_IN_A_GROUP: Final = 2
 NORMAL_IQR: Final = 1.349
-"""The interquartile range of a normal distribution, in standard deviations."""
+"""Interquartile range of a normal distribution, in standard deviations."""
 _OUTLIER_DEVIATIONS: Final = 10.0
-"""From here on a sample is an outlier: some three times as far as noise of any usual shape reaches."""
+"""Distance from the median that makes a sample an outlier: about three times the reach of ordinary noise."""
 _TREND_RANK_CORRELATION: Final = 0.9
-"""Of ten groups in no order, fewer than one in a thousand sets are as much in order as this, up or down."""
+"""Rank correlation that makes a trend: ten groups in random order reach it in fewer than 1 of 1000 cases."""
 _MOST_HALF: Final = math.log(10)
-"""Of the logarithm of a ratio: an interval that is wider says nothing, and could not be printed."""
+"""Maximum half-width of the logarithm of a ratio: a wider interval is uninformative and cannot be printed."""
 _RARE: Final = 0.05
-"""Of more samples than this share, none is an outlier."""
+"""If more than this fraction of the samples lie far from the median, none counts as an outlier."""
 MSER_BATCH: Final = 5
 _FEWEST_BATCHES_OF_MSER: Final = 10
 _CLIPPED_DEVIATIONS: Final = 3.0
 
 
 class Interval(NamedTuple):
-    """A confidence interval, in the unit of its samples, as it is reckoned: of few samples it may reach below 0."""
+    """A confidence interval in the unit of its samples, as computed: with few samples it may reach below 0."""
 
     low: float
     high: float
 
     @property
     def half_width(self) -> float:
-        """Half of its width, as a share of its middle: above 1 it reaches below 0.
+        """Return half the width as a fraction of the middle; above 1 the interval reaches below 0.
 
-        The middle of every interval of a mean or a median is that figure, so that it is a share of the figure too.
+        The middle of an interval of a mean or median is that mean or median, so this is also a fraction of the figure.
         """
         middle = (self.high + self.low) / 2
         return (self.high - self.low) / 2 / middle if middle else 0.0
 
     @property
     def above_zero(self) -> Interval:
-        """What of it is possible for a rate or a time. Its middle is another: the width is told of the whole."""
+        """Return the interval without its part below 0, for rates and times.
+
+        The middle moves, so take the half-width from the interval itself.
+        """
         return Interval(max(0.0, self.low), self.high)
 
 
 def mean(samples: Sequence[float]) -> float | None:
-    """Return the arithmetic mean, or None of no samples."""
+    """Return the arithmetic mean, or None if there are no samples."""
     return fmean(samples) if samples else None
 
 
 def standard_deviation(samples: Sequence[float]) -> float | None:
-    """Return the sample standard deviation (divisor n - 1), or None of fewer than two samples."""
+    """Return the sample standard deviation (divisor n - 1), or None for fewer than two samples."""
     return stdev(samples) if len(samples) > 1 else None
 
 
 def percentile(samples: Sequence[float], percent: float) -> float | None:
-    """Return the ``percent``-th percentile (0 to 100), or None where there are too few samples to speak of one.
+    """Return the ``percent``-th percentile (0 to 100), or None if there are too few samples.
 
     Linear interpolation between the closest ranks: definition 7 of Hyndman and Fan, "Sample Quantiles in Statistical
-    Packages", The American Statistician 50 (1996), which is also NumPy's default. Fewer than 1 / (1 - p) samples hold
-    no sample above the percentile: the 99th of them would be just the largest, so it is None below 100 samples.
+    Packages", The American Statistician 50 (1996), which is also NumPy's default. Fewer than 1 / (1 - p) samples
+    contain no sample above the percentile: the 99th would be just the largest, so it is None below 100 samples.
     """
     if not samples or len(samples) < samples_for_percentile(percent):
         return None
@@ -82,28 +86,28 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def samples_for_percentile(percent: float) -> int:
-    """Return how many samples ``percentile`` asks for: 100 for the 99th, 20 for the 95th, 10 for the 90th."""
+    """Return how many samples ``percentile`` needs: 100 for the 99th, 20 for the 95th, 10 for the 90th."""
     return math.ceil(round(100 / (100 - percent), 6))
 
 
 def mean_interval(processes: Sequence[Sequence[float]], confidence: float = CONFIDENCE) -> Interval | None:
-    """Return the interval of the mean of samples that came from one or several processes, each in order of time.
+    """Return the interval of the mean of samples from one or several processes, each in order of time.
 
-    Samples of one process are correlated, and processes differ from each other by more than their samples say, so that
-    neither may be treated as independent. With two processes or more, each stands for one observation (Kalibera and
-    Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013), weighted by its samples: the mean is a ratio of
-    totals, with the variance of a ratio estimator (Cochran, "Sampling Techniques", 1977, chapter 6). One process is cut
-    into ten runs of consecutive samples, which do the same (batch means: Schmeiser, see above); the interval then says
-    nothing of how another process would do. Student's t quantile in both cases.
+    Samples of one process are correlated, and processes differ by more than their samples show, so neither are
+    independent. With two or more processes, each is one observation (Kalibera and Jones, "Rigorous Benchmarking in
+    Reasonable Time", ISMM 2013), weighted by its number of samples: the mean is a ratio of totals, with the variance of
+    a ratio estimator (Cochran, "Sampling Techniques", 1977, chapter 6). A single process is cut into ten batches of
+    consecutive samples, each one observation (batch means: Schmeiser, see above); the interval then does not cover the
+    variation between processes. Both cases use Student's t quantile.
 
     Returns:
-        None where there are too few samples: one process of fewer than four.
+        None if there are too few samples: a single process with fewer than four.
     """
     groups = _groups(processes)
     if len(groups) < 2:
         return None
     centre, error = _mean_and_error(groups)
-    return _around(centre, error, len(groups), confidence)
+    return _interval_around(centre, error, len(groups), confidence)
 
 
 def ratio_interval(
@@ -111,13 +115,14 @@ def ratio_interval(
 ) -> Interval | None:
     """Return the interval of the ratio of two means, each of samples from several processes, as in ``mean_interval``.
 
-    Of the logarithm of the ratio, by Welch's method: the two may scatter differently, and the degrees of freedom are
-    Satterthwaite's (Welch, "The Generalization of Student's Problem", Biometrika 34, 1947). ``share`` is an uncertainty
-    of either mean that its samples do not show. Exchanging the two gives the reciprocal.
+    The interval is that of the logarithm of the ratio by Welch's method: the variances may differ, and the degrees of
+    freedom are Satterthwaite's (Welch, "The Generalization of Student's Problem", Biometrika 34, 1947). ``share`` is an
+    additional relative uncertainty of either mean that its samples do not show. Exchanging the two gives the
+    reciprocal.
 
     Returns:
-        None where either has samples of one process only, so that how processes differ is not known; where they are 0;
-        and where the interval would span a factor of ten to either side, since the processes differ that much.
+        None if either has samples of one process only, so that the variation between processes is unknown; if either
+        mean is 0; and if the interval would span a factor of ten to either side.
     """
     top, bottom = estimate(above), estimate(below)
     if top is None or bottom is None:
@@ -126,7 +131,7 @@ def ratio_interval(
 
 
 class Estimate(NamedTuple):
-    """A mean above 0 of samples from several processes, with its standard error and how many processes there are."""
+    """A positive mean of samples from several processes, its standard error, and the number of processes."""
 
     mean: float
     error: float
@@ -134,7 +139,7 @@ class Estimate(NamedTuple):
 
 
 def estimate(processes: Sequence[Sequence[float]]) -> Estimate | None:
-    """Return the mean of samples, each process being one observation; None of one process, or where it is 0."""
+    """Return the mean of samples, each process being one observation; None for a single process or a mean of 0."""
     several = [process for process in processes if process]
     if len(several) < 2:
         return None
@@ -150,17 +155,17 @@ def interval_of_product(
     Args:
         value: the product.
         factors: each mean with the size of its exponent: 1 in a ratio, 1/2 in a geometric mean of two.
-        share: an uncertainty of every mean that its samples do not show.
-        confidence: with which the interval holds the product of the true means.
+        share: a relative uncertainty of every mean that its samples do not show.
+        confidence: the probability that the interval contains the product of the true means.
 
     Returns:
-        None where it would span a factor of ten to either side.
+        None if the interval would span a factor of ten to either side.
     """
     variances = [(exponent * mean.error / mean.mean) ** 2 for mean, exponent in factors]
     variance = sum(variances)
     noise = 0.0
     if variance > 0:
-        # 1 over the degrees of freedom: those of each mean, weighted by the squares of their shares of the variance.
+        # 1 over the degrees of freedom: those of each mean, weighted by the squares of their fractions of the variance.
         pairs = zip(variances, factors, strict=True)
         parts = ((each / variance) ** 2 / (mean.processes - 1) for each, (mean, _) in pairs)
         noise = _t_quantile_of(sum(parts), confidence) * math.sqrt(variance)
@@ -185,11 +190,11 @@ def median_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
     if len(groups) < 2:
         return None
     error = stdev([median(group) for group in groups]) / math.sqrt(len(groups))
-    return _around(median([sample for process in processes for sample in process]), error, len(groups))
+    return _interval_around(median([sample for process in processes for sample in process]), error, len(groups))
 
 
 def widened(interval: Interval, share: float) -> Interval:
-    """Return an interval with an independent uncertainty added that is this share of its middle.
+    """Return the interval with an independent uncertainty added, ``share`` of its middle.
 
     The root of the sum of squares: "Guide to the Expression of Uncertainty in Measurement" (JCGM 100:2008), 5.1.2.
     """
@@ -198,19 +203,19 @@ def widened(interval: Interval, share: float) -> Interval:
     return Interval(middle - half, middle + half)
 
 
-def _around(centre: float, error: float, groups: int, confidence: float = CONFIDENCE) -> Interval:
+def _interval_around(centre: float, error: float, groups: int, confidence: float = CONFIDENCE) -> Interval:
     half = t_quantile(groups - 1, confidence) * error
     return Interval(centre - half, centre + half)
 
 
 def _groups(processes: Sequence[Sequence[float]]) -> list[Sequence[float]]:
-    """Return what counts as one observation each: the processes, or runs of consecutive samples of the only one."""
+    """Return the independent observations: the processes, or batches of consecutive samples of the only process."""
     several = [process for process in processes if process]
     return several if len(several) > 1 else _runs(several[0]) if several else []
 
 
 def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
-    """Cut samples into ten runs as equal as can be, or fewer, of at least two samples each."""
+    """Cut samples into ten batches of nearly equal size, or fewer, of at least two samples each."""
     count = min(_GROUPS, len(samples) // _FEWEST_IN_A_GROUP)
     edges = [len(samples) * number // count for number in range(count + 1)] if count else []
     return [samples[low:high] for low, high in pairwise(edges)]
@@ -218,7 +223,7 @@ def _runs(samples: Sequence[float]) -> list[Sequence[float]]:
 
 @cache
 def t_quantile(degrees_of_freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return what Student's t stays within, on both sides, with this probability, which is below 1."""
+    """Return t such that Student's t lies between -t and t with probability ``confidence``, which is below 1."""
     low, high = 0.0, 2.0**40
     for _ in range(100):
         middle = (low + high) / 2
@@ -227,7 +232,10 @@ def t_quantile(degrees_of_freedom: int, confidence: float = CONFIDENCE) -> float
 
 
 def _t_quantile_of(fewness: float, confidence: float) -> float:
-    """Return the same for any degrees of freedom, given by 1 over them, in which its logarithm is nearly linear."""
+    """Return ``t_quantile`` for fractional degrees of freedom, given as their reciprocal.
+
+    Its logarithm is nearly linear in the reciprocal.
+    """
     few = max(1, math.floor(1 / fewness + 1e-9))
     low, high = t_quantile(few, confidence), t_quantile(few + 1, confidence)
     share = (1 / few - fewness) / (1 / few - 1 / (few + 1))
@@ -252,10 +260,10 @@ def _t_within(t: float, degrees_of_freedom: int) -> float:
 
 
 def spread(samples: Sequence[float]) -> float:
-    """Return how far samples scatter, as a share of their median, in the measure of a standard deviation.
+    """Return the relative standard deviation of the samples, estimated robustly, as a fraction of their median.
 
-    It is the interquartile range over 1.349 (the standard deviation of normal samples), which a few outliers do not
-    move: those have a measure of their own. Where too many for that lie far out, it is the standard deviation.
+    It is the interquartile range over 1.349 (the ratio for normal samples), which a few outliers do not change:
+    ``outlier_share`` measures those. If too many samples lie far out to be outliers, it is the standard deviation.
     """
     middle = median(samples)
     if middle and _too_many_far(samples, _near(samples)):
@@ -270,10 +278,10 @@ def _quartile_spread(samples: Sequence[float]) -> float:
 
 
 def ordinary(samples: Sequence[float]) -> Sequence[float]:
-    """Return the samples without the outliers, or all of them where those that lie so far are more than 5 %.
+    """Return the samples without the outliers, or all of them if more than 5 % lie that far out.
 
     An outlier lies ten deviations from the median; the deviation is the interquartile range over 1.349, or a hundredth
-    of the median where that is more: samples that hardly differ have no outliers worth speaking of below that.
+    of the median if that is more, so that samples that hardly differ have no outliers.
     """
     near = _near(samples)
     return samples if _too_many_far(samples, near) else near
@@ -290,16 +298,16 @@ def _too_many_far(samples: Sequence[float], near: Sequence[float]) -> bool:
 
 
 def outlier_share(samples: Sequence[float]) -> float:
-    """Return by which share the outliers move the mean, up or down."""
+    """Return the relative change of the mean, up or down, that the outliers cause."""
     without = fmean(ordinary(samples))
     return abs(fmean(samples) / without - 1) if without else 0.0
 
 
 def trend(samples: Sequence[float]) -> float:
-    """Return by how much samples rise (or fall, below 0) from first to last, as a share; 0 where they do not steadily.
+    """Return the relative rise of the samples from first to last (negative for a fall); 0 if it is not steady.
 
-    The medians of ten runs of consecutive samples must lie in order of time but for a little: Spearman's rank
-    correlation of at least 0.9. The change is from the mean of the first two to that of the last two.
+    The medians of ten batches of consecutive samples must be nearly in order: Spearman's rank correlation of at least
+    0.9. The change is from the mean of the first two medians to that of the last two.
     """
     runs = _runs(samples)
     if len(runs) < _GROUPS:
@@ -315,26 +323,26 @@ def trend(samples: Sequence[float]) -> float:
 
 
 def transient(samples: Sequence[float]) -> int:
-    """Return how many samples at the start belong to a transient: up to half of them, which means that it goes on.
+    """Return how many samples at the start belong to a transient: at most half; half means that it has not ended.
 
-    MSER-5: the cut that leaves the mean of the rest the least standard error, over means of five (White, "An Effective
+    MSER-5: the cut that minimizes the standard error of the mean of the rest, over means of five (White, "An Effective
     Truncation Heuristic for Bias Reduction in Simulation Output", Simulation 69, 1997; White, Cobb and Spratt, "A
-    Comparison of Five Steady-State Truncation Heuristics for Simulation", WSC 2000). Of fewer than 50 samples each
-    counts by itself, as in MSER. Samples are first brought within three deviations of their median. One disturbance
-    among many samples then moves no cut, since a cut behind it would claim that it never happens.
+    Comparison of Five Steady-State Truncation Heuristics for Simulation", WSC 2000). With fewer than 50 samples, each
+    counts by itself, as in MSER. Samples are first clipped to three deviations around their median, so that one
+    disturbance among many samples moves no cut: a cut after it would claim that it never recurs.
     """
     size = MSER_BATCH if len(samples) >= MSER_BATCH * _FEWEST_BATCHES_OF_MSER else 1
     clipped = _clipped(samples)
     means = [fmean(clipped[low : low + size]) for low in range(0, len(samples) - size + 1, size)]
     best, cut = math.inf, 0
     kept, total, squares = 0, 0.0, 0.0
-    centre = means[-1] if means else 0.0  # sums of squares lose fewer digits around it
+    centre = means[-1] if means else 0.0  # sums of squares around it lose fewer digits
     errors: dict[int, float] = {}
     for number in range(len(means) - 1, -1, -1):
         offset = means[number] - centre
         kept, total, squares = kept + 1, total + offset, squares + offset**2
         errors[number] = max(0.0, squares - total**2 / kept) / kept**2
-    for number in range(len(means) // 2 + 1):  # the earliest of equals
+    for number in range(len(means) // 2 + 1):  # the earliest of equal minima
         if errors.get(number, math.inf) < best:
             best, cut = errors[number], number
     return cut * size

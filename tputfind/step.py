@@ -1,4 +1,4 @@
-"""A step of the user's own: what ``FILE.py:NAME`` may return and ``tputfind.find(step=...)`` takes."""
+"""A step of the user's own: the object that ``FILE.py:NAME`` may return and ``tputfind.find(step=...)`` takes."""
 
 import inspect
 import sys
@@ -10,9 +10,9 @@ from tputfind.units import echoed
 
 
 class Context(NamedTuple):
-    """Where a step is to run: ``device`` is a ``torch.device``; ``rank`` is that of this process among ``world_size``.
+    """The context of a step: its ``torch.device``, and the ``rank`` of this process among ``world_size``.
 
-    With ``--gpus`` torch's process group is up when the step is made.
+    With ``--gpus``, torch's process group is initialized before the step is made.
     """
 
     device: Any
@@ -40,21 +40,21 @@ class Step:
         optimizers: object = (),
         samples: int | Callable[[int], int] = 1,
     ) -> None:
-        """Take the parts of a step.
+        """Check and store the parts of a step.
 
         Args:
-            run: takes one step. Its one argument is what ``make_batch`` returned, as it is: a tuple stays one argument.
-            make_batch: makes, from a batch size, the batch of a step, on the device of ``context()``. It is called once
-                for every batch size and process, before anything is timed.
-            modules: a module, or several, whose parameters are counted beside those of optimizers.
-            optimizers: an optimizer, or several; all that the process has if none is named. Steps are taken until each
+            run: runs one step. Its one argument is the return value of ``make_batch``: a tuple stays one argument.
+            make_batch: returns, for a batch size, the batch of a step, on the device of ``context()``. It is called
+                once for every batch size and process, before anything is timed.
+            modules: a module, or several, whose parameters are counted in addition to those of the optimizers.
+            optimizers: an optimizer, or several; by default all that the process has. Steps run until each optimizer
                 has stepped, so that its state counts: a gradient scaler may skip the first steps, and a generator may
                 be trained every few steps only.
-            samples: how many samples a step takes for each of the batch size, as with gradient accumulation, or a
-                function that returns the samples of a step from the batch size.
+            samples: samples per step and unit of batch size, as with gradient accumulation, or a function that returns
+                the samples of a step for a batch size.
 
         Raises:
-            BadRequest: a part is of another type.
+            BadRequest: a part has the wrong type.
         """
         self.run = _function("run", run, "of a batch", "lambda batch: run(*batch) if a batch is a tuple of them")
         self.make_batch = _function("make_batch", make_batch, "of the batch size", "it returns the batch of that size")
@@ -84,10 +84,10 @@ def _function(name: str, value: Any, of_what: str, hint: str) -> Callable[[Any],
 
 
 def other_arguments(function: Callable[..., object], count: int) -> str | None:
-    """Return the arguments of a function that cannot be called with so many; None if it can, or does not tell."""
+    """Return the arguments of a function that cannot be called with ``count`` of them; None if it can or is unknown."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # of a function in C
+    except (TypeError, ValueError):  # a function in C without a signature
         return None
     try:
         signature.bind(*[None] * count)
@@ -97,7 +97,11 @@ def other_arguments(function: Callable[..., object], count: int) -> str | None:
 
 
 def _several(name: str, value: object, attribute: str, kind: str) -> tuple[Any, ...]:
-    """Return one object or several as a tuple."""
+    """Return one object or several as a tuple.
+
+    Raises:
+        BadRequest: one of them lacks the attribute that marks its kind.
+    """
     values = (value,) if hasattr(value, attribute) or not isinstance(value, Iterable) else tuple(value)
     for each in values:
         if not hasattr(each, attribute):
@@ -111,11 +115,11 @@ def _article(value: object) -> str:
 
 
 _known: list[Callable[[], Context]] = []
-"""What tells the context of this process, if it is one that measures."""
+"""The function that returns the context of this process; empty in a process that does not measure."""
 
 
 def context() -> Context:
-    """Return the device that a step is to run on; outside of a measurement the accelerator that is here, or the CPU."""
+    """Return the device of a step and its rank; outside a measurement, the accelerator if there is one, or the CPU."""
     if _known:
         return _known[0]()
     torch: Any = sys.modules.get("torch")
@@ -127,5 +131,5 @@ def context() -> Context:
 
 
 def set_context(tell: Callable[[], Context]) -> None:
-    """Have ``context`` return what ``tell`` does: for a process that measures."""
+    """Make ``context`` return the result of this function, in a process that measures."""
     _known[:] = [tell]

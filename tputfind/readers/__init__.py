@@ -1,1 +1,1 @@
-"""Files that users give: recorded requests, logs of servers, prices, and results that commands saved."""
+"""Readers of files from users: recorded requests, server logs, prices, and results that commands saved."""

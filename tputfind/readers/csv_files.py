@@ -1,4 +1,4 @@
-"""CSV files that users give, as they are or packed by gzip: recorded requests, logs of servers, prices."""
+"""Read CSV files from users, plain or compressed by gzip: recorded requests, server logs, prices."""
 
 import csv
 import gzip
@@ -24,10 +24,10 @@ Kind = Literal["number", "date"]
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file with the numbers of their lines, but for empty ones.
+    """Yield the non-empty rows of a CSV file with their line numbers.
 
     Raises:
-        ValueError: the file cannot be read, and why.
+        ValueError: the file cannot be read; the message says why.
     """
     data = _read(path)
     try:
@@ -45,7 +45,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read(path: Path) -> bytes:
-    """Return what a file holds, unpacked where gzip packed it."""
+    """Return a file's content, decompressed if it is a gzip file."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)
@@ -62,7 +62,7 @@ def _read(path: Path) -> bytes:
 
 
 class Recorded(NamedTuple):
-    """The times between requests, and how many samples each of them has, as far as they were recorded."""
+    """The recorded interarrival times and the samples of each request; None if not recorded."""
 
     gaps: tuple[float, ...] | None
     samples: tuple[int, ...] | None
@@ -71,8 +71,8 @@ class Recorded(NamedTuple):
 def arrivals_of(path: Path) -> Recorded:
     """Return the requests whose times are in the first column of a file, with or without a header.
 
-    Times are numbers, or dates and times as ISO 8601 writes them; those without a zone are taken as UTC. A column with
-    the header ``samples`` has the samples of each request.
+    Times are numbers, or dates and times in ISO 8601; without a time zone they are UTC. A column with the header
+    ``samples`` holds the samples of each request.
 
     Raises:
         BadRequest: the file cannot be read, or holds no such times or samples; its message names the line.
@@ -113,9 +113,9 @@ def _samples(cells: list[str], place: int) -> int:
 
 
 def log_of(path: Path) -> Log:
-    """Return the log that a CSV holds: ``sent`` and ``answered``, and ``begun`` and ``ended`` if it has both.
+    """Return the log in a CSV file: ``sent`` and ``answered``, and ``begun`` and ``ended`` if it has both.
 
-    Times are seconds, or dates and times as ISO 8601 writes them, all of one clock.
+    Times are seconds, or dates and times in ISO 8601, all of one clock.
 
     Raises:
         BadRequest: the file cannot be read, or holds no such times; its message names the line.
@@ -162,7 +162,7 @@ def _columns_of(header: list[str]) -> dict[str, int]:
 
 
 def prices_of(path: Path) -> list[Price]:
-    """Return the prices that a CSV holds.
+    """Return the prices in a CSV file.
 
     Raises:
         BadRequest: the file cannot be read, or holds no prices; its message names the line.
@@ -176,7 +176,11 @@ def prices_of(path: Path) -> list[Price]:
 
 
 def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
-    """Return what kind of time a cell holds, as those before it, and the time: in its own unit, or in seconds."""
+    """Return the kind of time in a cell and the time: a number in its own unit, or a date in seconds.
+
+    Raises:
+        ValueError: the cell holds no time, or its kind differs from ``before``.
+    """
     try:
         kind: Kind = "number"
         time = values.number(cell)
@@ -199,7 +203,7 @@ def _date(cell: str) -> datetime | None:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell is a number, were it not one of all: ``nan`` and ``inf`` are no names of columns."""
+    """Whether float reads the cell; that includes ``nan`` and ``inf``, which are not column names."""
     try:
         float(cell)
     except ValueError:

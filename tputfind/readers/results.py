@@ -1,4 +1,4 @@
-"""Results that commands saved as JSON, read back as the values that they were."""
+"""Read results that commands saved as JSON back into their values."""
 
 import re
 from itertools import groupby
@@ -28,9 +28,9 @@ _PLANS: Final = re.compile(rb'\s*\{\s*"plans"\s*:')
 
 
 _INFINITE: Final = re.compile(rb'("(?:mean|p50|p95|p99|tail|tail_low|tail_high)_ms":\s*)null')
-"""A latency of an outcome without an end, which JSON has no number for."""
+"""An infinite latency of an outcome, which JSON writes as null."""
 _HUGE_MS: Final = 1e15
-"""Stands for it while it is read."""
+"""Placeholder of an infinite latency while it is decoded."""
 
 
 class _Without(msgspec.Struct, frozen=True):
@@ -47,10 +47,10 @@ class _SavedPlans(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparison | Comparisons | Race | Plans:
-    """Read what a command saved as ``.json``: a record, timings of ``clocks``, forecasts, comparisons, a race or plans.
+    """Read the ``.json`` result of a command: a record, timings of ``clocks``, forecasts, comparisons, a race or plans.
 
     Raises:
-        BadRequest: the path is none.
+        BadRequest: the argument is not a path.
         BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a schema that this version
             does not read.
     """
@@ -71,8 +71,8 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparis
 
 
 def _answers(saved: _SavedPlans) -> Answers:
-    """Return plans as they were found; of records without a plan, no more than their model is known."""
-    plans = [_with_infinity(plan) for plan in saved.plans]
+    """Return the plans as they were computed; for records without a plan, only their model is known."""
+    plans = [_restore_infinite(plan) for plan in saved.plans]
     models = [list(of) for _, of in groupby(plans, lambda plan: (plan.model, plan.input_shape))]
     without = [(_record_of(one.model), TputfindError(one.reason)) for one in saved.without]
     planned = {plan.model for plan in saved.plans}
@@ -83,13 +83,13 @@ def _answers(saved: _SavedPlans) -> Answers:
     return Answers(plans, without, saved.ranked_by, models, unplanned)
 
 
-def _with_infinity(plan: Plan) -> Plan:
-    """Return a plan whose outcomes have infinite latencies again."""
+def _restore_infinite(plan: Plan) -> Plan:
+    """Return the plan with infinite latencies in place of their placeholder."""
     outcomes = {name: one for name in Plan.__struct_fields__ if isinstance(one := getattr(plan, name), Outcome)}
-    return msgspec.structs.replace(plan, **{name: _infinite(one) for name, one in outcomes.items()})
+    return msgspec.structs.replace(plan, **{name: _restore_outcome(one) for name, one in outcomes.items()})
 
 
-def _infinite(outcome: Outcome) -> Outcome:
+def _restore_outcome(outcome: Outcome) -> Outcome:
     fields = msgspec.structs.asdict(outcome).items()
     return msgspec.structs.replace(outcome, **{name: inf for name, value in fields if value == _HUGE_MS})
 

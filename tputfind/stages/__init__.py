@@ -1,1 +1,1 @@
-"""StageTimer, in a process of the user's or in a worker."""
+"""StageTimer, for the user's process and for workers."""

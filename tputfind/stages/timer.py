@@ -1,4 +1,4 @@
-"""Times of the stages of people's own pipelines, taken without making host or device wait."""
+"""Time the stages of the user's own pipeline without blocking host or device."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tputfind.errors import BadRequest
 from tputfind.stats import percentile
 
 RESERVOIR: Final = 1000
-"""Samples of a stage that are kept for its percentiles."""
+"""Spans of a stage that are kept for its percentiles."""
 MOST_OUTSTANDING: Final = 4096
-"""Most pairs of marks that await the device. Its launch queues hold about a thousand launches each."""
+"""Maximum pairs of marks that await the device, whose launch queues hold about a thousand launches each."""
 _A_FEW: Final = 2
-"""Pairs looked at when a block ends: one would keep up, the second works off what has gathered."""
+"""Pairs checked when a block ends: one keeps up, the second works off the backlog."""
 
 
 class Samples:
@@ -41,7 +41,7 @@ class Samples:
         self._random = Random(0)  # noqa: S311  # of its own, so that the user's is left alone
 
     def add(self, sample: float) -> None:
-        """Count the sample, and perhaps keep it."""
+        """Count the sample, and keep it if the random choice includes it."""
         self.count += 1
         self.total += sample
         if self.count <= RESERVOIR:
@@ -54,7 +54,7 @@ _Pair = tuple[Samples, torch.Event, torch.Event]
 
 
 class _Device:
-    """The events of one device: free ones, and by stream the pairs it was not seen to pass yet, oldest first."""
+    """The events of one device: free ones, and by stream the pairs that it has not passed yet, oldest first."""
 
     __slots__ = ("_kind", "done_ns", "free", "index", "origin", "pairs")
 
@@ -63,11 +63,11 @@ class _Device:
         self.index = index
         self.free: list[torch.Event] = []
         self.pairs: defaultdict[int, deque[_Pair]] = defaultdict(deque)
-        self.origin: tuple[torch.Event, int] | None = None  # the first mark, and the host clock then
+        self.origin: tuple[torch.Event, int] | None = None  # the first mark, and the host clock at that time
         self.done_ns = 0.0
 
     def mark(self, stream: torch.Stream) -> torch.Event:
-        """Record an event on the stream. torch.cuda's own class does the same through more of Python."""
+        """Record an event on the stream. torch.cuda's own class does the same through more Python."""
         try:
             event = self.free.pop()
         except IndexError:
@@ -76,7 +76,7 @@ class _Device:
         return event
 
     def note_done(self, end: torch.Event) -> None:
-        """Put a passed event on the host clock: it may have been passed long before anybody asks."""
+        """Convert the time of a passed event to the host clock, and keep the latest. It may have passed long ago."""
         if self.origin is not None and self.origin[0].query():
             self.done_ns = max(self.done_ns, self.origin[1] + self.origin[0].elapsed_time(end) * 1e6)
 
@@ -85,22 +85,25 @@ Mark = tuple[_Device, torch.Event | None]
 
 
 class Marks:
-    """Marks on the current streams of one kind of device. Nothing but ``wait`` waits for them."""
+    """Marks on the current streams of one kind of device. Only ``wait`` blocks until they have passed."""
 
     def __init__(self, kind: str, *, enabled: bool, index: int | None) -> None:
         module = torch.get_device_module(kind)
         self._kind = kind
-        # False in a forked child, too.
+        # Also False in a forked child.
         self._is_open: Callable[[], bool] = getattr(module, "is_initialized", lambda: True)
         self._is_capturing: Callable[[], bool] = getattr(module, "is_current_stream_capturing", lambda: False)
-        self.lock = RLock()  # not a Lock: a signal handler may ask for the table while its thread holds it
+        self.lock = RLock()  # not a Lock: a signal handler may request the table while its thread holds it
         self._enabled = enabled
         self._index = index
         self._devices: dict[int, _Device] = {}
         self._outstanding = 0
 
     def begin(self) -> Mark | None:
-        """Mark the current stream. Return None without a device, and no event where a mark would do harm."""
+        """Mark the current stream; return None without a device.
+
+        The mark has no event under graph capture, or if too many pairs are outstanding.
+        """
         if not (self._enabled and self._is_open()):
             return None
         stream = torch.accelerator.current_stream(self._index)
@@ -115,7 +118,7 @@ class Marks:
         return device, device.mark(stream)
 
     def end(self, mark: Mark, spans: Samples) -> None:
-        """Mark the stream that is current now, for a span to be added later, and look at a few of the oldest pairs."""
+        """Mark the current stream, queue the pair until its span is known, and check a few of the oldest pairs."""
         device, begin = mark
         if self._is_capturing():  # a query would break the capture as well
             self.drop(mark)
@@ -132,19 +135,19 @@ class Marks:
                 self._resolve(device, pairs, _A_FEW)
 
     def drop(self, mark: Mark) -> None:
-        """Forget a mark, without a word to the device, which may be past use. Its event can be recorded anew."""
+        """Release the event of a mark for reuse, without a call to the device, which may have failed."""
         device, begin = mark
         if begin is not None:
             device.free.append(begin)
 
     def collect(self) -> None:
-        """Take the spans of all pairs that the device has passed."""
+        """Add the spans of all pairs that the device has passed."""
         if self._may_ask():
             with self.lock:
                 self._resolve_all(sys.maxsize, late=True)
 
     def wait(self) -> None:
-        """Wait for all pairs there are, without the lock, so that other threads go on."""
+        """Wait for all current pairs, without the lock, so that other threads go on."""
         if not self._may_ask():
             return
         with self.lock:
@@ -155,11 +158,11 @@ class Marks:
             end.synchronize()
 
     def done_ns(self) -> float:
-        """Return when, by the host clock, the device had passed the last of the pairs that ``collect`` took."""
+        """Return when, by the host clock in ns, the device had passed the last of the pairs that ``collect`` took."""
         return max((device.done_ns for device in self._devices.values()), default=0.0)
 
     def reset(self) -> None:
-        """Forget all pairs."""
+        """Drop all pairs."""
         for device in self._devices.values():
             for pairs in device.pairs.values():
                 device.free += (event for _, *events in pairs for event in events)
@@ -176,12 +179,12 @@ class Marks:
                 self._resolve(device, pairs, most, late=late)
 
     def _resolve(self, device: _Device, pairs: deque[_Pair], most: int, *, late: bool = False) -> None:
-        """Take the spans of the oldest pairs, ``most`` of them, as far as the device has passed them."""
+        """Add the spans of the oldest pairs, at most ``most``, as far as the device has passed them."""
         for _ in range(most):
             if not pairs:
                 return
             spans, begin, end = pairs.popleft()
-            if not (end.query() and begin.query()):  # the begin may lie on another stream
+            if not (end.query() and begin.query()):  # the begin may be on another stream
                 pairs.appendleft((spans, begin, end))
                 return
             spans.add(begin.elapsed_time(end))
@@ -196,22 +199,24 @@ if TYPE_CHECKING:
 
 
 class StageTime(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one stage; None is not known.
+    """The figures of one stage; None means unknown.
 
-    ``count`` are the blocks that ended without an exception, and all figures but ``failed`` are of these. ``device_ms``
-    is the mean span between the marks on the stream, which on an idle stream holds the wait for the host's launches
-    too; its percentiles are of a random choice where there are more than RESERVOIR spans, the 99th None below 100.
-    ``host_ms`` is the mean host clock of the whole block, waiting included, ``enqueue_ms`` that of blocks on a device:
-    what the host took to submit them, None for host stages.
+    ``count`` is the number of blocks that ended without an exception; all figures but ``failed`` are of these.
+    ``device_ms`` is the mean span between the marks on the stream, which on an idle stream includes the wait for the
+    host's launches. Its percentiles are of a random choice if there are more than RESERVOIR spans; the 99th is None
+    below 100 spans. ``host_ms`` is the mean host clock of the whole block, waiting included. ``enqueue_ms`` is the same
+    of blocks on a device: the time that the host took to submit them; None for host stages.
 
-    ``share`` is the stage's time, on the device where it was marked and by the host clock elsewhere, divided by the
-    whole: the host clock from the first block's begin to the last one's end, or to when the device had done the work.
-    A block inside another one of the same stage (recursion) is in all figures but the share, which has the outer one's
-    time alone. Shares of different stages that nest may add up to more than 1, and so may that of one stage whose
-    blocks overlap, in several threads or tasks, or on several streams. Spans that are not known are missing in it.
+    ``share`` is the stage's time, on the device if it was marked and by the host clock otherwise, divided by the total:
+    the host clock from the begin of the first block to the end of the last one, or to when the device had done the
+    work. A block inside another one of the same stage (recursion) counts in all figures but the share, which has the
+    time of the outer block alone. Shares of different stages that nest may add up to more than 1, and so may the share
+    of one stage whose blocks overlap, in several threads or tasks, or on several streams. Unresolved spans are missing
+    from it.
 
-    ``failed`` are the blocks that an exception ended, ``unresolved`` those of a device stage that lack their span: not
-    done yet, begun before torch opened the device, under graph capture, or beyond MOST_OUTSTANDING at once.
+    ``failed`` counts the blocks that an exception ended, ``unresolved`` the blocks of a device stage that lack their
+    span: not done yet, begun before torch initialized the device, under graph capture, or beyond MOST_OUTSTANDING at
+    once.
     """
 
     stage: str
@@ -228,11 +233,11 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
 
 _PANDAS: Final = {str: "string", int: "Int64"}
 COLUMNS: Final = {field.name: _PANDAS.get(field.type, "Float64") for field in msgspec.structs.fields(StageTime)}
-"""The table's columns in order, each with its pandas type. All of them take empty cells: unknown is empty, never 0."""
+"""The table's columns in order, with their pandas types. All allow empty cells: unknown is empty, never 0."""
 
 
 class _Inner(Samples):
-    """Samples that are among those of a whole, too."""
+    """Samples that are added to those of a whole, too."""
 
     __slots__ = ("_whole",)
 
@@ -256,14 +261,14 @@ class _Stage:
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked = self.failed = 0
-        self.host = self.host_ns = 0  # blocks by the host clock alone
+        self.host = self.host_ns = 0  # blocks timed by the host clock alone
         self.submitted = self.submit_ns = 0  # blocks on a device, marked or not
         self.spans = Samples()
-        self.inner_ns, self.inner_spans = 0, _Inner(self.spans)  # of blocks inside one of the same stage
+        self.inner_ns, self.inner_spans = 0, _Inner(self.spans)  # blocks inside one of the same stage
         self.first_ns, self.last_ns = sys.maxsize, 0
 
     def close(self, start_ns: int, end_ns: int, *, failed: bool, asked: bool, on_device: bool, inner: bool) -> None:
-        """Count a block that has ended. ``asked``: for device time, whether or not there was a device."""
+        """Count a block that has ended. ``asked``: whether device time was requested, with or without a device."""
         self.first_ns = min(self.first_ns, start_ns)
         self.last_ns = max(self.last_ns, end_ns)
         if failed:
@@ -279,7 +284,7 @@ class _Stage:
             self.inner_ns += (end_ns - start_ns) * inner
 
     def line(self, whole_ns: float) -> StageTime:
-        """Return the stage's figures as they are now."""
+        """Return the stage's current figures."""
         spans, count = self.spans, self.host + self.submitted
         known = (spans.count or self.host) and whole_ns > 0
         outer_ns = (spans.total - self.inner_spans.total) * 1e6 + self.host_ns - self.inner_ns
@@ -301,7 +306,7 @@ class _Stages(dict[str, _Stage]):
     """Stages by name, in order of first use."""
 
     def __missing__(self, name: str) -> _Stage:
-        return self.setdefault(name, _Stage(name))  # where two threads come at once, both get the first one's
+        return self.setdefault(name, _Stage(name))  # if two threads arrive at once, both get the first one's
 
 
 class _Block:
@@ -326,7 +331,7 @@ class _Block:
         self._start_ns = perf_counter_ns()
 
     def is_open_in(self, stage: _Stage) -> bool:
-        """Return whether this is a block of that stage, and has not ended."""
+        """Whether this is an open block of the stage."""
         return self._stage is stage and self._start_ns > 0
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
@@ -339,18 +344,18 @@ class _Block:
                 marks.drop(mark)
             elif mark is not None:
                 marks.end(mark, stage.inner_spans if self._inner else stage.spans)
-        finally:  # the mark may be the first to be told of an error on the device
+        finally:  # recording the mark may be the first call to raise an error of the device
             with marks.lock:
                 on_device, inner = mark is not None, self._inner
                 stage.close(start_ns, end_ns, failed=failed, asked=self._asked, on_device=on_device, inner=inner)
 
 
 _OPEN: Final[ContextVar[tuple[_Block, ...]]] = ContextVar("open stages", default=())
-"""The blocks that this thread or task is in, or was in when it was begun: those have no start when they have ended."""
+"""The blocks that this thread or task is in, or was in when it started; blocks that have ended have no start time."""
 
 
 class StageTimer:
-    """Times the stages of a pipeline on the device and by the host clock, while neither waits for the other.
+    """Times the stages of a pipeline on the device and by the host clock, without making either wait for the other.
 
     ::
 
@@ -362,14 +367,14 @@ class StageTimer:
                 draw(frame, boxes)
         print(timer.frame())
 
-    Stages may be nested, threads may share a timer, and memory is bounded however long the loop. Under CUDA graph
-    capture no marks are set. While one thread captures and others measure, capture with the ``capture_error_mode``
-    "thread_local": with CUDA's default the capture breaks when any thread asks for the state of an event.
+    Stages may be nested, threads may share a timer, and memory is bounded however long the loop. CUDA graph capture
+    suspends the marks. If one thread captures while others measure, capture with the ``capture_error_mode``
+    "thread_local": with CUDA's default the capture breaks when any thread queries an event.
 
     Args:
-        device: the device whose streams are marked; "cpu" for the host clock alone. None is the device that is current
-            when a block begins, of the kind that torch has here, once torch has opened it: a timer does not do so for
-            work on the CPU. Work on a device that is not made current needs a timer with its name.
+        device: the device whose streams are marked; "cpu" for the host clock alone. By default, the current one when a
+            block begins, of torch's accelerator here, once torch has initialized it: a timer does not initialize it for
+            work on the CPU. Work on a device that is never made current needs a timer with its name.
     """
 
     __slots__ = ("__weakref__", "_marks", "_stages")
@@ -387,14 +392,14 @@ class StageTimer:
         self._stages = _Stages()
 
     def stage(self, name: str, *, device: bool = True) -> AbstractContextManager[None]:
-        """Return a context manager that times its block as one of that stage.
+        """Return a context manager that times its block as a block of that stage.
 
-        An exception goes through unchanged, and the block is counted as failed. The marks are set on the streams that
-        are current at the block's begin and at its end. Where those differ, the span is from when the first stream
-        comes to its mark until the second comes to its own: below zero, where nothing makes the second wait.
+        An exception propagates unchanged, and the block is counted as failed. The marks are set on the streams that are
+        current at the block's begin and end. If those differ, the span is from when the first stream reaches its mark
+        until the second reaches its own: it may be negative if nothing makes the second stream wait.
 
         Args:
-            name: of the stage.
+            name: name of the stage.
             device: whether device work is timed too. False sets no marks, for work of the host.
         """
         return _Block(self._stages, self._marks, name, device)
@@ -405,7 +410,7 @@ class StageTimer:
         self._marks.collect()
 
     def stages(self) -> tuple[StageTime, ...]:
-        """Return what is known so far, in order of first use, without waiting for the device."""
+        """Return the current figures of all stages, in order of first use, without waiting for the device."""
         self._marks.collect()
         with self._marks.lock:
             stages = tuple(self._stages.values())
@@ -414,9 +419,9 @@ class StageTimer:
             return tuple(stage.line(max(last_ns, self._marks.done_ns()) - first_ns) for stage in stages)
 
     def samples_ms(self, name: str) -> list[float]:
-        """Return the device's spans of a stage that are known so far, without waiting; none of a stage not seen.
+        """Return the known device spans of a stage in ms, without waiting; empty for an unknown stage.
 
-        They are in the order of their ends, and a random choice where there are more than RESERVOIR.
+        They are in the order of their ends; above RESERVOIR spans they are a random choice, in no order.
         """
         self._marks.collect()
         with self._marks.lock:
@@ -424,7 +429,7 @@ class StageTimer:
 
     def frame(self) -> pd.DataFrame:
         """Wait for the device, and return ``StageTime`` as a table: one line per stage, in order of first use."""
-        import pandas as pd  # here, because importing the timer must stay light
+        import pandas as pd  # imported here to keep the import of the timer light
 
         self.finish()
         lines = self.stages()
@@ -432,14 +437,14 @@ class StageTimer:
         return pd.DataFrame({name: pd.Series(cells[name], dtype=kind) for name, kind in COLUMNS.items()})
 
     def reset(self) -> None:
-        """Forget all that was measured, warm-up say. A block that is open now is forgotten too."""
+        """Drop all measurements, such as those of a warm-up, including those of blocks that are open now."""
         with self._marks.lock:
             self._stages.clear()
             self._marks.reset()
 
 
 def _open(device: torch.device) -> None:
-    """Have torch open a device now; BadRequest where it is not there."""
+    """Make torch initialize a device now; BadRequest if it does not exist."""
     init = getattr(torch.get_device_module(device), "init", None)
     if init is not None:
         init()
