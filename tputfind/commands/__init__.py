@@ -1,7 +1,7 @@
-"""What a user types: the only room that knows click.
+"""The command line. Only this package imports click.
 
-A command stands in ``COMMANDS``, its options in ``options``, and what it does in the module of its name, which is
-imported when it is asked for: ``--help`` needs none of them.
+``COMMANDS`` declares each command and ``options`` its options. The work of a command is in the module of its name,
+which is imported when the command runs: ``--help`` imports none of them.
 """
 
 import os
@@ -24,7 +24,7 @@ from tputfind.version import __version__
 
 
 class Argument(NamedTuple):
-    """What a command is given without a name: what it takes, whether it may be several, and what it is if none."""
+    """A positional argument: its kind of value, whether it repeats, and its default."""
 
     name: str
     takes: str
@@ -34,7 +34,7 @@ class Argument(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A command: its line of help, what else help says, what it takes, its options, and command lines to learn from."""
+    """A command: its line of help, further help, arguments, options, and examples."""
 
     help: str
     more: str = ""
@@ -138,7 +138,7 @@ COMMANDS: Final = {
     ),
     "schema": Command("Print the JSON Schema of a record.", examples=("tputfind schema > record.schema.json",)),
 }
-"""Each has a module of its name here, whose ``main`` takes all that was given and returns the exit code."""
+"""Every command has a module of its name here, whose ``main`` takes all arguments and returns the exit code."""
 _EXAMPLES: Final = (
     "tputfind resnet50 --dtype fp16",
     "tputfind resnet50 --dtype fp16,bf16 --mode eager,compile --budget 10min",
@@ -147,10 +147,10 @@ _EXAMPLES: Final = (
 
 
 class _ModelFirst(click.Group):
-    """A group where anything but the name of a command is a model to measure, with options before or after it."""
+    """A group that treats any first word but a command as a model to measure, with options before or after it."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Do what the arguments ask, and exit: however it ends, with an exit code and at most a line about it."""
+        """Run the command line and exit, always with an exit code and at most one line about an error."""
         open_closed_streams()
         with in_our_words():
             if os.environ.get("_TPUTFIND_COMPLETE", "").endswith("_complete") and "COMP_WORDS" not in os.environ:
@@ -190,21 +190,21 @@ class _ModelFirst(click.Group):
         write_examples(formatter, _EXAMPLES)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Offer commands, and what `tputfind run` takes."""
+        """Complete commands, and the models and options of `tputfind run`."""
         run = self.commands["run"]
         if incomplete.startswith("-"):
             offered = [*run.shell_complete(click.Context(run), incomplete), *super().shell_complete(ctx, incomplete)]
             return list({item.value: item for item in offered}.values())
         named = [CompletionItem(name, help=COMMANDS[name].help) for name in COMMANDS if name.startswith(incomplete)]
         models = completion.offered("MODEL", incomplete) if incomplete else []
-        return sorted([*named, *models], key=lambda item: item.type == "plain")  # bash forgets what is before a file
+        return sorted([*named, *models], key=lambda item: item.type == "plain")  # bash drops all items before a file
 
 
 def _check_no_command_was_meant(word: str) -> None:
-    """Refuse a first word that is a record, or is no model and is spelled much like a command.
+    """Refuse a first word that is a record, or that is not a model and resembles a command.
 
     Raises:
-        BadRequest: with the command.
+        BadRequest: with the command as a suggestion.
     """
     if source_of(word) == "torchvision" and word.endswith(".json"):
         raise BadRequest(f"{echoed(word)} is no model", "did you mean tputfind report?")
@@ -250,16 +250,20 @@ def _click_option(option: Option) -> click.Option:
         return completion.offered(option.takes, incomplete, lists=option.lists)
 
     repeats = option.repeats or option.takes == "FILE"
-    # An option that was not given is None, and no empty tuple.
-    callback = (lambda _context, _parameter, value: value or None) if option.repeats else _the_only_one
+    # An option that was not given is None, not an empty tuple.
+    callback = (lambda _context, _parameter, value: value or None) if option.repeats else _single_file
     more: dict[str, Any] = {"multiple": True, "callback": callback} if repeats else {}
     if option.bare:
         more = {"is_flag": False, "flag_value": option.bare}
     return click.Option([option.flag], metavar=option.metavar, help=option.help, shell_complete=complete, **more)
 
 
-def _the_only_one(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
-    """Return the one file that an option names: of two, click would leave out the first and say nothing."""
+def _single_file(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
+    """Return the one file of an option.
+
+    Raises:
+        UsageError: several are named; click would silently use the last.
+    """
     if len(value) > 1:
         raise click.UsageError(f"{parameter.opts[0]} takes one file, and {len(value)} are named: {', '.join(value)}")
     return value[0] if value else None

@@ -1,4 +1,4 @@
-"""What one `tputfind clocks` asks: read and checked, measured, written and shown."""
+"""`tputfind clocks`: check the options, measure, write and show the timings."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,15 +21,15 @@ from tputfind.report.views import clocks as view
 from tputfind.session import clocks
 
 _FEWEST_TIMINGS: Final = 3
-"""Fewer cannot be compared with others."""
+"""Minimum timings that are left for a comparison."""
 _LONGEST_HOST_WORK_MS: Final = 60_000.0
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Time what was given, write, show, and return the exit code.
+    """Time the models, write and show the result, and return the exit code.
 
     Raises:
-        TputfindError: why it cannot be done.
+        TputfindError: an option is wrong, or the measurement fails.
     """
     places, quiet, trust = read_places(given), given.pop("quiet"), given.pop("trust_model_file")
     asked = read_asked(given.pop("models"), given)
@@ -38,24 +38,24 @@ def main(given: Given, *, show_traceback: bool) -> int:
         children = Children(trust_model_file=trust)
         with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
             found = clocks.measure(asked, children, progress, typed())
-        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+        ignore_signals()  # the rest is short and must not be lost to a signal
         document = view.document(found)
         outputs.write(forms(document))
     return finish(document, outputs, show_traceback=show_traceback)
 
 
 def read_asked(models: Sequence[str], options: Mapping[str, object]) -> Asked:
-    """Return what a command line asks for.
+    """Return the request that a command line describes.
 
     Args:
         models: one or two.
-        options: as ``spec.read_spec`` takes them, and ``batch_size``, ``repeats``, ``drop`` and ``host_work``, as text.
-            None means: not given.
+        options: those of ``spec.read_spec``, and ``batch_size``, ``repeats``, ``drop`` and ``host_work``, as text; None
+            if not given.
 
     Raises:
-        BadRequest: what is wrong, all of it in one line.
+        BadRequest: all problems in one line.
     """
-    # The host's work varies more than the device's.
+    # The host's work varies more than the device's, so a pipeline takes more timings.
     own: dict[str, object] = {
         "batch_size": 32,
         "repeats": 50 if len(models) == 1 else 200,

@@ -1,4 +1,4 @@
-"""What one `tputfind compare` asks: records paired, or models timed in turn, judged, written and shown."""
+"""`tputfind compare`: pair records or time models in turn, then judge, write and show."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Judge what was given, write, show, and return the exit code.
+    """Compare records or models, write and show the result, and return the exit code.
 
     Raises:
         BadRequest: an option is wrong, or the two have nothing in common.
-        BadRecord: a file is no record.
-        TputfindError: what is to be run does not run.
+        BadRecord: a file is not a record.
+        TputfindError: a model of ``--run`` fails.
     """
     places = read_places(given)
     shares, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
@@ -48,13 +48,13 @@ def main(given: Given, *, show_traceback: bool) -> int:
         wrong.append("--force is for records: with --run, two models are compared as they are")
     if wrong:
         raise BadRequest("; ".join(wrong))
-    problems: list[TputfindError] = []  # what could not be looked at
-    notes: list[TputfindError] = []  # what a reader should know and no gate fails on
+    problems: list[TputfindError] = []  # records that could not be compared
+    notes: list[TputfindError] = []  # notes for the reader, on which no gate fails
     gates = Gates(**shares)  # type: ignore[arg-type]  # as _SHARES says
     if given["run"]:
         compared, outputs = _in_turn(given["compared"], measuring, places, gates)
     else:
-        compared, outputs = _of_records(given["compared"], places, gates, problems, notes, force=given["force"])
+        compared, outputs = _compare_records(given["compared"], places, gates, problems, notes, force=given["force"])
     if not compared:
         for problem in problems[1:]:
             say(problem, show_traceback=show_traceback)
@@ -65,10 +65,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
     document = view.document(compared)
     outputs.write(forms(document))
     code = gate(compared, gates.fail_slower, problems)
-    for problem in [*notes, *problems]:  # before the table, with which a pipe may take all other output away
+    for problem in [*notes, *problems]:  # before the table: a closed pipe may end all later output
         say(problem, show_traceback=show_traceback)
     unwritten = finish(document, outputs, show_traceback=show_traceback)
-    # An output that is missing must not pass where a pull request that is too noisy may.
+    # A missing output must fail even if a pull request may pass with a comparison that is too noisy.
     return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
 
 
@@ -84,11 +84,11 @@ def _in_turn(
         both = (stack.enter_context(Children(trust_model_file=trust)) for _ in asked.specs)
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
         found = in_turn.measure(asked, (next(both), next(both)), progress)
-        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+        ignore_signals()  # the rest is short and must not be lost to a signal
     return [found], outputs
 
 
-def _of_records(
+def _compare_records(
     places_of_records: Sequence[str],
     places: Places,
     gates: Gates,
@@ -115,11 +115,11 @@ def _of_records(
 def _pairs(
     old: str, new: str, problems: list[TputfindError], notes: list[TputfindError]
 ) -> tuple[list[tuple[Record, Record]], list[Source]]:
-    """Return which records to compare with which, and the files that they were read from.
+    """Return the pairs of records to compare, and the files that they were read from.
 
     Raises:
         BadRequest: the two have nothing in common.
-        BadRecord: a file is no record.
+        BadRecord: a file is not a record.
     """
     for name, place in (("OLD", old), ("NEW", new)):
         if not place:
@@ -133,23 +133,23 @@ def _pairs(
             f"{old if Path(old).is_dir() else new} is a folder",
         )
     if Path(old).is_dir():
-        sources = record_sources(path for folder in (old, new) for path in _in(Path(folder)))
+        sources = record_sources(path for folder in (old, new) for path in _json_files(Path(folder)))
         before, after = (_records(Path(folder), problems, notes) for folder in (old, new))
-        pairs = _paired(before, after, problems)
+        pairs = _match_records(before, after, problems)
     else:
         sources = record_sources([old, new])
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
-    notes += _in_reverse(pairs)
+    notes += _warn_if_reversed(pairs)
     return pairs, sources
 
 
-def _in(folder: Path) -> list[Path]:
+def _json_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def _in_reverse(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
+def _warn_if_reversed(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
     """Yield a warning for each pair whose OLD began later than its NEW: a glob may have swapped them."""
     for old, new in pairs:
         if old.started > new.started:
@@ -159,14 +159,14 @@ def _in_reverse(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
 
 
 class Gates(NamedTuple):
-    """What verdicts and exit codes go by, as shares of a rate."""
+    """Thresholds of verdicts and exit codes, as fractions of a throughput."""
 
     tolerance: float = TOLERANCE
     fail_slower: float | None = None
 
 
 class _Work(NamedTuple):
-    """What two records of the same work have in common; ``model`` as seen from the folder that all models share."""
+    """The key of records of the same work; ``model`` is relative to the folder that all models share."""
 
     model: str
     recipe: str
@@ -174,9 +174,9 @@ class _Work(NamedTuple):
 
 
 def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindError]) -> dict[_Work, Record]:
-    """Return the records of a folder by what they are of, of several the newest finished one; say what is left out."""
+    """Return the records of a folder by their work, the newest finished one for each; note the records left out."""
     read: list[Record] = []
-    for path in _in(folder):
+    for path in _json_files(folder):
         try:
             read.append(files.load_record(path))
         except BadRecord as problem:
@@ -202,7 +202,7 @@ def _work(record: Record, shared: str) -> _Work:
     return _Work(model, name_of(spec), tuple(rest.values()))
 
 
-def _paired(
+def _match_records(
     old: dict[_Work, Record], new: dict[_Work, Record], problems: list[TputfindError]
 ) -> list[tuple[Record, Record]]:
     for mine, others, which in ((old, new, "NEW"), (new, old, "OLD")):

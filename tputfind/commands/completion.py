@@ -1,4 +1,4 @@
-"""What a shell offers when Tab is pressed: models, choices, files. It imports nothing of what commands do."""
+"""Shell completion of models, choices and files. It imports no module that does a command's work."""
 
 from typing import Final
 
@@ -13,18 +13,18 @@ _MODELS: Final = ("MODEL", "PATTERN")
 
 
 def offered(takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool = False) -> list[CompletionItem]:
-    """Return what may follow where an option or an argument takes this.
+    """Return the completions of the value of an option or argument.
 
     Args:
-        takes: choices, or the word that help has for a value.
-        incomplete: what is typed of it.
-        lists: whether several choices may be given, with commas between them.
+        takes: the choices, or the placeholder of the value in help.
+        incomplete: the part that is typed already.
+        lists: whether several choices may be given, separated by commas.
     """
     if isinstance(takes, tuple):
         return [CompletionItem(choice) for choice in _choices(takes, incomplete, lists)]
     words = models() if takes in _MODELS else ["DEFAULT"] if takes == "NAME|FILE" else []
     kind = "file" if takes in _FILES else "dir" if takes in _FOLDERS else None
-    # An empty file beside words is lost in zsh's script, and the words with it.
+    # zsh's script loses an empty file entry together with the words next to it.
     paths = [CompletionItem(incomplete, type=kind)] if kind and (incomplete or not words) else []
     return paths + [CompletionItem(word) for word in words if word.startswith(incomplete)]
 
@@ -49,13 +49,13 @@ def models() -> list[str]:
 
 
 def of_arguments(ctx: click.Context, takes: str, incomplete: str, name: str) -> list[CompletionItem]:
-    """Return what may follow as an argument; nothing after a colon, at which bash begins a new word."""
+    """Return the completions of an argument; none after a colon, at which bash begins a new word."""
     given = ctx.params.get(name)
     return [] if isinstance(given, tuple) and given[-1:] == (":",) else offered(takes, incomplete)
 
 
 class _Bash(BashComplete):
-    """Bash takes ``--dtype=fp16`` apart, and puts a blank after a word: not after ``timm:``."""
+    """Completion for bash, which splits ``--dtype=fp16`` and would add a blank after ``timm:``."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == *: ]] && compopt -o nospace"
@@ -67,7 +67,7 @@ class _Bash(BashComplete):
 
 
 class _Fish(FishComplete):
-    """Choices with commas between them are one word."""
+    """Completion for fish: choices that are separated by commas stay one word."""
 
     source_template = FishComplete.source_template.replace('string split ","', 'string split -m 1 ","')
 

@@ -1,4 +1,4 @@
-"""What a command says and how it ends: errors in one line, exit codes, signals, streams."""
+"""Output and exit of commands: errors in one line, exit codes, signals, streams."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tputfind.report.outputs import Outputs
 
 Given = dict[str, Any]
-"""What was given to a command, by the names of its arguments and options; None, False or () where it was not."""
+"""Arguments and options of a command by name; None, False or () if not given."""
 
 _LONGEST: Final = 10_000
-"""Characters of an error: it may name every row, but does not fill the screen with what somebody else wrote."""
+"""Maximum characters of an error: enough to name every row, without filling the screen with foreign text."""
 _OF_PRINTING: Final = (errno.EPIPE, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -39,10 +39,17 @@ def finish(
     *,
     show_traceback: bool,
 ) -> int:
-    """Show a result, name what was saved, and say what could not be; return the exit code.
+    """Show a result, name the saved files, report problems, and return the exit code.
 
-    Every command ends so: by then what can be written is, and no problem with one file keeps another or the result.
-    ``problems`` are all of them, if there are others than those of the outputs; ``records`` were saved beside them.
+    Every command ends with this call, after all files are written, so that a problem with one file affects neither the
+    others nor the result.
+
+    Args:
+        document: the result; None if there is nothing to show.
+        outputs: the files that were written.
+        problems: all problems; by default those of the outputs.
+        records: paths of records that were saved in addition.
+        show_traceback: whether to show the tracebacks of errors.
     """
     from rich.console import Console
 
@@ -64,7 +71,7 @@ def finish(
 
 
 def say(error: TputfindError, *, show_traceback: bool) -> None:
-    """Print an error of ours: one line, after the traceback of the user's own code where there is one."""
+    """Print one of our errors in one line, after the traceback of the user's own code if that is the cause."""
     if show_traceback:
         import traceback
 
@@ -76,7 +83,7 @@ def say(error: TputfindError, *, show_traceback: bool) -> None:
 
 
 def tell(text: str) -> None:
-    """Print a line on stderr, with nothing in it that a terminal obeys."""
+    """Print text on stderr, with control characters of terminals escaped."""
     sys.stderr.write(f"{printable(text, lines=True)}\n")
 
 
@@ -86,17 +93,17 @@ def open_closed_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # open to the end
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a sign that the terminal's encoding lacks is no reason to end
+            stream.reconfigure(errors="replace")  # a character that the terminal's encoding lacks is no reason to stop
 
 
 @contextmanager
 def errors(show_traceback: bool) -> Iterator[None]:
-    """Turn an error of ours into its one line and its exit code."""
+    """Print one of our errors in one line and exit with its code."""
     try:
         yield
     except TputfindError as error:
@@ -105,15 +112,15 @@ def errors(show_traceback: bool) -> Iterator[None]:
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """Have an interruption and a failure to print end as they do everywhere: click has words and codes of its own."""
+    """Replace click's messages and exit codes for interrupts, wrong usage and failures to print by ours."""
     try:
         yield
     except KeyboardInterrupt:
         _leave(Interrupted("interrupted"))
     except click.ClickException as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # which click 8.1 lacks
+        if type(error).__name__ == "NoArgsIsHelpError":  # click 8.1 lacks this class
             _exit_saying(error.show, error.exit_code)
-        _leave(_wrong_use(error))
+        _leave(_usage_error(error))
     except OSError as error:
         if error.filename is not None or error.errno not in _OF_PRINTING:
             raise
@@ -125,8 +132,8 @@ def in_our_words() -> Iterator[None]:
         sys.exit(0 if problem is None else problem.exit_code)
 
 
-def _wrong_use(error: click.ClickException) -> BadRequest:
-    """Return the error of ours that one of click's is: it names the nearest option, or the command that has it."""
+def _usage_error(error: click.ClickException) -> BadRequest:
+    """Convert an error of click into ours; it names the nearest option, or the command that has the option."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     see = f"see {context.command_path} --help" if context is not None else ""
     if context is None or not isinstance(error, click.NoSuchOption):
@@ -139,7 +146,7 @@ def _wrong_use(error: click.ClickException) -> BadRequest:
         return BadRequest(f"there is no option {echoed(name)}{near}", see)
     named = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Argument)]
     if name in ("--model", "--models") and any(each.name in ("model", "models") for each in named):
-        command = context.command_path.removesuffix(" run")  # measuring needs no word
+        command = context.command_path.removesuffix(" run")  # `run` may be left out
         return BadRequest(f"there is no option {name}: the model is the first word, as in {command} resnet50", see)
     others = root.command.commands.values() if isinstance(root.command, click.Group) else ()
     having = [f"tputfind {other.name}" for other in others if name in _options_of(other, context)]
@@ -160,7 +167,7 @@ def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:
 
 
 def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
-    """Exit with a code, which is the same where nobody can be told why."""
+    """Print a message and exit with the code, also if stderr cannot be written."""
     try:
         say()
         sys.stderr.flush()
@@ -170,13 +177,13 @@ def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
 
 
 def typed() -> str:
-    """Return the command line as it can be typed again."""
+    """Return the command line in a form that can be typed again."""
     return shlex.join(["tputfind", *sys.argv[1:]])
 
 
 @contextmanager
 def stop_signals() -> Iterator[Callable[[], None]]:
-    """Have SIGTERM and a lost terminal interrupt as Ctrl-C does, once; yield what has all of them ignored then."""
+    """Make SIGTERM and SIGHUP interrupt like Ctrl-C, once; yield a function that ignores all of them from then on."""
 
     def ignore() -> None:
         signals.set_handlers(dict.fromkeys(before, signal.SIG_IGN))
@@ -191,14 +198,14 @@ def stop_signals() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 2] = 1) -> Iterator[None]:
-    """Let what is printed to a standard stream be lost where nobody reads it any more: it is in files by then.
+    """Ignore that a standard stream has no reader any more: by then, the result is in files.
 
-    Where it is lost for another reason, such as a full disk, that is one more problem.
+    Any other failure to print, such as a full disk, is added to the problems.
     """
     try:
         yield
         (sys.stdout if stream == 1 else sys.stderr).flush()
-    except (OSError, SystemExit) as error:  # rich leaves by SystemExit where a pipe is closed
+    except (OSError, SystemExit) as error:  # rich exits by SystemExit if a pipe is closed
         problem = unheard(error) if isinstance(error, OSError) else None
         if problem is not None:
             problems.append(problem)
@@ -206,13 +213,13 @@ def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 
 
 
 def unheard(error: OSError) -> BadRequest | None:
-    """Return the problem that a failure to print is; None where nobody reads it any more."""
+    """Return the problem behind a failure to print; None if the stream has no reader any more."""
     nobody = error.errno in (errno.EPIPE, errno.EIO)
     return None if nobody else BadRequest(f"cannot print: {error.strerror}")
 
 
 def print_nowhere(*streams: int) -> None:
-    """Lose what is still to be printed, and what waits in Python's buffers, which it would try again at exit."""
+    """Redirect streams to /dev/null, to discard further output and Python's buffers, which it would write at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in streams:
         os.dup2(nowhere, stream)
@@ -220,7 +227,7 @@ def print_nowhere(*streams: int) -> None:
 
 
 def print_columns(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Print rows in columns as wide as they need, so that a pipe gets whole names."""
+    """Print rows in columns as wide as their cells, so that a pipe gets whole names."""
     widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
     for row in (names, *rows):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

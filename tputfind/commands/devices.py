@@ -1,4 +1,4 @@
-"""What one `tputfind devices` asks: the devices that are here, listed."""
+"""`tputfind devices`: list the devices of this host or of a Ray cluster."""
 
 from tputfind.commands.console import Given, print_columns
 from tputfind.processes.children import Children
@@ -13,7 +13,7 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
     """List the devices, and return the exit code.
 
     Raises:
-        TputfindError: they cannot be asked for.
+        TputfindError: the devices cannot be listed.
     """
     if given["ray"] is not None:
         nodes = []

@@ -1,4 +1,4 @@
-"""What one `tputfind forecast` asks: read and checked, measured, written and shown."""
+"""`tputfind forecast`: check the options, measure, write and show the forecasts."""
 
 from rich.console import Console
 
@@ -15,7 +15,7 @@ from tputfind.session import forecast
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Forecast what was given, write, show, and return the exit code.
+    """Forecast the largest batches, write and show the result, and return the exit code.
 
     Raises:
         TputfindError: an option is wrong, or the device or the model does not allow it.

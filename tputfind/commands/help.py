@@ -1,4 +1,4 @@
-"""How help looks: options in sections, what they take as choices, and examples at the end."""
+"""Layout of help: options in sections, their values as choices, and examples at the end."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -9,10 +9,10 @@ from tputfind.commands.options import in_sections
 from tputfind.declaration import OTHER, Option
 
 _WIDTH: Final = 20
-"""Of the column of names; what is wider has its help on the next line."""
+"""Width of the column of names, in characters; the help of a wider name starts on the next line."""
 _KEPT: Final = str.maketrans(" -", "\xa0\u2011")
 _BROUGHT_BACK: Final = str.maketrans("\xa0\u2011", " -")
-"""Blanks and hyphens at which no line ends: a default stands on one line."""
+"""Non-breaking characters, which keep a default on one line."""
 
 
 class Sectioned(click.Command):
@@ -37,7 +37,7 @@ class Sectioned(click.Command):
 
 
 def row_of(option: Option) -> tuple[str, str]:
-    """Return how help shows an option: what is typed, and what it does."""
+    """Return the two columns of an option in help: its flag with the placeholder of its value, and its help."""
     typed = option.flag if option.metavar is None else f"{option.flag} {option.metavar}"
     default = f"[default: {option.default}]".translate(_KEPT)
     return typed, f"{option.help}  {default}" if option.default else option.help
@@ -46,7 +46,7 @@ def row_of(option: Option) -> tuple[str, str]:
 def write_section(
     formatter: click.HelpFormatter, title: str, rows: Iterable[tuple[str, str]], width: int = _WIDTH
 ) -> None:
-    """Write a section of two columns, as wide as those of any other section."""
+    """Write a section of two columns, with the same column widths as other sections."""
     written = len(formatter.buffer)
     with formatter.section(title):
         formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows], col_max=width)
@@ -54,7 +54,7 @@ def write_section(
 
 
 def write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
-    """Write command lines as they can be typed."""
+    """Write the example command lines."""
     if examples:
         with formatter.section("Examples"):
             for example in examples:

@@ -1,4 +1,4 @@
-"""What one `tputfind models` asks: the models that can be named, listed."""
+"""`tputfind models`: list the models that can be named."""
 
 import sys
 
@@ -15,8 +15,8 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
     """List the models that match a pattern, and return the exit code.
 
     Raises:
-        BadRequest: none does.
-        TputfindError: the package that knows them cannot be asked.
+        BadRequest: no model matches.
+        TputfindError: the package with the models cannot be queried.
     """
     pattern = given["pattern"]
     listed = catalogue.at_hand(pattern)

@@ -1,4 +1,4 @@
-"""Every option that can be typed: its name, what it takes, its section of the help, and its line there."""
+"""Every option of the command line: its name, its value, its section in help, and its line there."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -26,10 +26,10 @@ from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.servers import Batcher
 
 MEASURING: Final = tuple(declared(Spec).values())
-"""What a measurement is asked with: the fields of ``Spec``."""
+"""Options of a measurement: the fields of ``Spec``."""
 _NAMED: Final = {option.name: option for option in MEASURING}
 FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
-"""What most runs need; ``tputfind --help`` shows no others."""
+"""Options that most runs need; ``tputfind --help`` shows only these."""
 _RUN: Final = (
     Option(OTHER, "load a file of a model or of weights even if it can run code", name="trust_model_file"),
     Option(OTHER, "show no progress", name="quiet"),
@@ -49,7 +49,7 @@ _FILES: Final = (
 
 
 def _measuring(*names: str) -> tuple[Option, ...]:
-    """Return the options of a model, which take no lists here, and others of a measurement."""
+    """Return the options of a model, which take no lists here, and others of a measurement by name."""
     of_models = (
         *("dtype", "layout", "device", "image_size", "input_size", "sequence_length", "input", "fresh_inputs"),
         *("weights", "seed"),
@@ -194,14 +194,14 @@ _VARIANTS: Final = tuple(
         *("allocator", "memory_limit", "trial_timeout"),
     )
 )
-"""What ways to run a model on one device are asked with, lists of recipes among them."""
+"""Options of the variants of a model on one device, which include lists of recipes."""
 IN_TURN: Final = (
     *_VARIANTS,
     _NAMED["batch_sizes"]._replace(section=LONG, help="time these", default="32"),
     _NAMED["budget"]._replace(help="end within this, with what is known by then", default="1min"),
     *_RUN,
 )
-"""What only ``compare --run`` takes."""
+"""Options of ``compare --run`` alone."""
 TUNE: Final = (
     Option(
         WHAT,
@@ -245,6 +245,6 @@ def of_command(own: tuple[Option, ...]) -> tuple[Option, ...]:
 
 
 def in_sections(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
-    """Return the options by section, in the order of the sections; in a section they keep theirs."""
+    """Group the options by section, in the order of the sections; within a section they keep their order."""
     ordered = sorted(options, key=lambda option: SECTIONS.index(option.section))
     return [(section, list(listed)) for section, listed in groupby(ordered, key=lambda option: option.section)]

@@ -1,4 +1,4 @@
-"""What a command reads and writes: the files that it was told, and those that a model is made of."""
+"""Files that a command reads and writes: those on its command line, and those that a model is made of."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from tputfind.report.outputs import Places, Source
 
 
 def read_places(given: dict[str, Any], folder: Path | None = None) -> Places:
-    """Take the places out of what was given to a command, and return them."""
+    """Remove the options that name output files from the arguments of a command, and return them."""
     return Places(folder, given.pop("save") or (), given.pop("overwrite"))
 
 
@@ -24,7 +24,7 @@ def record_sources(names: Iterable[str | Path]) -> list[Source]:
 def model_sources(specs: Iterable[Spec]) -> list[Source]:
     """Return the files that measuring these models is known to read, without importing anything.
 
-    What else a user's own file reads is not known beforehand.
+    Files that a user's own code opens are unknown.
     """
     return list(dict.fromkeys(source for spec in specs for source in _model_sources(spec)))
 
@@ -38,7 +38,7 @@ def _model_sources(spec: Spec) -> Iterator[Source]:
     elif spec.source == "hf":
         place = Path(spec.model.partition(":")[2])
         yield Source("the configuration of the model", place)
-        with suppress(OSError):  # no folder, in most cases
+        with suppress(OSError):  # in most cases not a folder
             yield from (Source("one of the files of the model", file) for file in sorted(place.iterdir()))
     elif spec.source == "factory" and home.endswith(".py"):
         yield Source("the file of the model", Path(home))
@@ -47,7 +47,7 @@ def _model_sources(spec: Spec) -> Iterator[Source]:
 
 
 def _files_of_package(name: str) -> Iterator[Path]:
-    """Yield the files that importing ``package.module`` runs, as far as they are found where modules are looked for."""
+    """Yield the files that importing ``package.module`` runs, as far as they are found on the module search path."""
     searched: Sequence[str] = ["", *sys.path]
     for part in name.split("."):
         try:

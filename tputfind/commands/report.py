@@ -1,4 +1,4 @@
-"""What one `tputfind report` asks: records read, written and shown again."""
+"""`tputfind report`: read saved results, write and show them again."""
 
 from collections.abc import Mapping, Sequence
 
@@ -22,11 +22,11 @@ from tputfind.report.views import records as view
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Show what was given again, write, and return the exit code.
+    """Show saved results again, write them, and return the exit code.
 
     Raises:
-        BadRequest: an option is wrong or of no use, or a file to write is one of the records.
-        BadRecord: a file is no record.
+        BadRequest: an option is wrong or has no effect, or a file to write is one of the records.
+        BadRecord: a file is not a record.
     """
     places, records = read_places(given), given["records"]
     asked = {name: given[name] for name in ("slo", "percentile", "effective_batch") if given.get(name) is not None}
@@ -37,11 +37,11 @@ def main(given: Given, *, show_traceback: bool) -> int:
     others = [one for one in every if not isinstance(one, Record)]
     if asked and not read:
         raise BadRequest(f"--{next(iter(asked)).replace('_', '-')} is for records of runs, and none was named")
-    answered = [_with(record, asked) for record in read]
+    answered = [_apply_request(record, asked) for record in read]
     document = _document(answered, [record.spec for record in read], others)
-    first = every[0]  # the only one if JSON is among the forms
+    first = every[0]  # the only result if JSON is among the forms
     question = question_of(first) if isinstance(first, Record | Methods | Pipeline | Forecasts) else None
-    kind: Kind = "record" if read else first.KIND  # type: ignore[assignment]  # each result's is one
+    kind: Kind = "record" if read else first.KIND  # type: ignore[assignment]  # the KIND of each result is one of Kind
     outputs = check_places(places, record_sources(records), json=kind, question=question, forms=forms(document))
     outputs.write(forms(document))
     if show_traceback:
@@ -50,8 +50,8 @@ def main(given: Given, *, show_traceback: bool) -> int:
     return finish(document, outputs, show_traceback=show_traceback)
 
 
-def _with(record: Record, asked: Mapping[str, str]) -> Record:
-    """Return the record as if it had been asked with this latency or effective batch."""
+def _apply_request(record: Record, asked: Mapping[str, str]) -> Record:
+    """Return the record as if it had been requested with these options."""
     trains = "effective_batch" in asked
     if trains and record.spec.phase != "train":
         raise BadRequest(f"--effective-batch is for records of --phase train, which that of {record.spec.model} is not")
@@ -65,7 +65,7 @@ def _with(record: Record, asked: Mapping[str, str]) -> Record:
 
 
 def _document(records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Result]) -> Document:
-    """Return all that was read as one document: records, measured with what was asked, then what other commands saved.
+    """Return all results as one document: first the records, with their own specs, then results of other commands.
 
     Its table, its plot and its page are those of the records.
     """

@@ -1,4 +1,4 @@
-"""What one command line asks: several models measured, whatever becomes of each, and everything kept and shown."""
+"""`tputfind run`: measure several models, even if some fail, and save and show all results."""
 
 import os
 import shlex
@@ -36,10 +36,10 @@ from tputfind.units import echoed
 
 
 def cluster_of(given: Given) -> Cluster | None:
-    """Return the cluster that is asked for, None for this host.
+    """Return the requested cluster, or None for this host.
 
     Raises:
-        BadRequest: options do not go together.
+        BadRequest: options cannot be combined.
     """
     named = [choice for choice in get_args(Choice) if given.get(choice)]
     if given["ray"] is None:
@@ -59,10 +59,10 @@ def cluster_of(given: Given) -> Cluster | None:
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Do what was given, and return the exit code.
+    """Run the command, and return the exit code.
 
     Raises:
-        TputfindError: why it cannot be done.
+        TputfindError: a request is wrong, or the measurement fails.
     """
     output = None if given["output"] is None else files.path_of("--output", given["output"])
     if given["resume"] is not None and output is not None:
@@ -83,9 +83,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
 
 
 class Request(NamedTuple):
-    """What to measure and where to write it; ``devices`` where it is measured on several.
+    """The measurement and its output files.
 
-    ``trust_model_file`` is of this command line alone: a record cannot ask for it. ``cluster`` is None for this host.
+    ``devices`` is None unless several are measured, ``cluster`` is None for this host. ``trust_model_file`` comes from
+    the command line alone: a record cannot set it.
     """
 
     job: Job
@@ -109,13 +110,13 @@ def read_request(
     quiet: bool,
     trust_model_file: bool = False,
 ) -> Request:
-    """Return the request that a command line describes, checked before anything is measured for it.
+    """Return the request that a command line describes, checked before anything is measured.
 
-    ``several`` says that a model is measured on several devices of a cluster, which reads the ``others``, records that
-    are there already.
+    ``several`` says that a model is measured on several devices of a cluster, and ``others`` names the
+    existing records of such a run.
 
     Raises:
-        BadRequest: a model, an option or a place is wrong, or they do not go together.
+        BadRequest: a model, an option or a place is wrong, or they cannot be combined.
         BadRecord: the record to resume cannot be read.
     """
     devices = _devices_of(options, each=each, all_busy=all_busy)
@@ -142,7 +143,7 @@ def read_request(
         raise BadRequest("these options need a MODEL", "name the model too, or give --resume alone")
     if len(list(sweep.each_recipe(options))) > 1:
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
-    spec = read_spec(models[0], options) if models else _with(record.spec, patience)
+    spec = read_spec(models[0], options) if models else _merge_patience(record.spec, patience)
     sources = [Source("the record to go on with", path), *model_sources([spec])]
     folder = None if places.folder is None else Path(os.path.realpath(path)).parent
     table = None if folder is None else table_of(path)
@@ -152,10 +153,10 @@ def read_request(
 
 
 def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) -> Devices | None:
-    """Return the devices to measure on, where they are a list, or are to be compared; None for one as ever.
+    """Return the devices to measure on if they are a list or are to be compared; None for a single device.
 
     Raises:
-        BadRequest: the list is none, or there is none to compare.
+        BadRequest: the list is invalid, or there are no devices to compare.
     """
     device = options.get("device")
     if options.get("gpus") or options.get("parallel"):  # one job on all of them
@@ -171,8 +172,8 @@ def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) ->
     return Devices(device, each=each or all_busy, all_busy=all_busy)
 
 
-def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
-    """Return a record's spec with what was given anew."""
+def _merge_patience(spec: Spec, patience: Mapping[str, object]) -> Spec:
+    """Return a record's spec with the trial timeout and strictness of this command line, if they are set."""
     given = read_spec(spec.model, patience)
     return msgspec.structs.replace(
         spec, trial_timeout_s=given.trial_timeout_s or spec.trial_timeout_s, strict=given.strict or spec.strict
@@ -180,7 +181,11 @@ def _with(spec: Spec, patience: Mapping[str, object]) -> Spec:
 
 
 def do(request: Request, *, show_traceback: bool) -> int:
-    """Measure, save, show, and return the exit code."""
+    """Measure, save, show, and return the exit code.
+
+    Raises:
+        TputfindError: the measurement failed before anything was measured.
+    """
     found: list[Measured] = []
     interrupted = False
     problems: list[TputfindError] = []
@@ -199,7 +204,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
             if not found:
                 raise
             problems.append(error)
-        ignore_signals()  # what follows takes a second, and must not be lost to a second signal
+        ignore_signals()  # the rest takes a second and must not be lost to a second signal
         problems += [one.ended_by for one in found if isinstance(one.ended_by, TputfindError)]
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
         interrupted |= host is not None and host.interrupted
@@ -214,7 +219,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
 
 
 def _measured(request: Request) -> Iterator[Measured]:
-    """Yield what becomes of each spec; of a record that is finished, what it says already."""
+    """Yield the result of each spec; a record that is finished is yielded as it is."""
     job = request.job
     if job.resumed is not None:
         record, path = job.resumed
@@ -233,7 +238,11 @@ def _measured(request: Request) -> Iterator[Measured]:
 
 
 def _children(request: Request) -> Children:
-    """Return what asks processes; of a record that is gone on with they keep to the cores that they were kept to."""
+    """Return the runner of child processes; a resumed record keeps its processes on the same cores.
+
+    Raises:
+        BadRecord: the record's cores are invalid.
+    """
     spec, resumed = request.job.specs[0], request.job.resumed
     kept_to = None if resumed is None else resumed[0].environment.cores
     if kept_to is None:
@@ -246,10 +255,10 @@ def _children(request: Request) -> Children:
 
 
 def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
-    """Name the user's code that a record has run: who was given the record may not have looked.
+    """Announce which user code a resumed record runs: whoever received the record may not have looked at it.
 
     Raises:
-        BadRecord: it is not the code that the record is of.
+        BadRecord: the code has changed since the record was made.
     """
     spec = request.job.specs[0]
     if spec.model == record.spec.model:
@@ -261,10 +270,10 @@ def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
 def _write(
     kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindError]
 ) -> tuple[list[str], Document | None]:
-    """Write every file that was asked for; what could not be goes to the problems.
+    """Write every requested file; failures are added to the problems.
 
     Returns:
-        The records that are saved, and what is to be shown, if anything was found out.
+        The paths of the saved records, and the document to show; None if there is nothing to show.
     """
     from tputfind.report.outputs import forms
     from tputfind.report.views.records import document as document_of
@@ -291,7 +300,7 @@ def _table(record: Record) -> bytes:
 def _interruption(
     request: Request, kept: Sequence[Measured], saved: Sequence[str], not_begun: Sequence[str]
 ) -> Interrupted:
-    """Return the error that says what an interruption left, and how to go on."""
+    """Return the error of an interruption: whether results are saved, and the commands to go on."""
     if request.cluster is not None:
         again = f"go on with the same command and --resume {request.job.folder}"
         what = "what was measured until then is saved" if saved else "nothing was saved"

@@ -1,4 +1,4 @@
-"""What one `tputfind schema` asks: the JSON Schema of a record, printed."""
+"""`tputfind schema`: print the JSON Schema of a record."""
 
 import json
 import sys

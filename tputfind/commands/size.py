@@ -1,4 +1,4 @@
-"""What one `tputfind size` asks: records, prices and arrivals read, simulated, written and shown."""
+"""`tputfind size`: read records, prices and arrivals, simulate, write and show the plans."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,17 +23,17 @@ from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
 
 _AFTER_S: Final = 2.0
-"""What ends sooner needs no progress."""
+"""Seconds after which progress is shown."""
 _REFRESH_S, _EVERY_S = 0.2, 10.0
 """Seconds between updates: of the line on a terminal, and between new lines elsewhere."""
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Plan for what was given, write, show, and return the exit code.
+    """Plan for the demand, write and show the plans, and return the exit code.
 
     Raises:
-        BadRequest: what is wrong with the options or a file.
-        BadRecord: a file is no record.
+        BadRequest: an option or a file is wrong.
+        BadRecord: a file is not a record.
         TputfindError: no record allows a plan.
     """
     places, records, observed = read_places(given), given.pop("records"), given.pop("observed")
@@ -54,7 +54,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     sources += [Source("the file of prices", prices_file)] if prices_file is not None else []
     loaded = []
     for path in records:
-        record = files.load_record(path)  # whose notices, if it is old, may name options that are gone
+        record = files.load_record(path)  # the notices of an old record may name options that no longer exist
         loaded.append((path, msgspec.structs.replace(record, notices=tuple(to_read(record)))))
     read, notes = fleet.to_plan_with([record for _, record in loaded])
     outputs, logs = check_places(places, sources, json="plans"), [log_of(path) for path in logged]
@@ -63,7 +63,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     with stop_signals(), _progress_line() as show:
         found = answers(read, demand, prices, show, logs)
     paths = {id(record): path for path, record in loaded}  # two records may be equal
-    without = [_naming_its_file(error, record, paths) for record, error in found.without]
+    without = [_add_file_name(error, record, paths) for record, error in found.without]
     if not found.plans:
         for error in without[1:]:
             say(error, show_traceback=show_traceback)
@@ -88,14 +88,14 @@ def main(given: Given, *, show_traceback: bool) -> int:
     return code
 
 
-def _naming_its_file(error: TputfindError, record: Record, paths: Mapping[int, str]) -> TputfindError:
-    """Return the error of a record with its file, if there are several: many may be of one model."""
+def _add_file_name(error: TputfindError, record: Record, paths: Mapping[int, str]) -> TputfindError:
+    """Return the error of a record, with the record's file if there are several: they may be of one model."""
     return type(error)(f"{paths[id(record)]}: {error.message}", error.hint) if len(paths) > 1 else error
 
 
 @contextmanager
 def _progress_line() -> Iterator[Callable[[str], None]]:
-    """Yield what shows a line of what is simulated, once that has taken a while, and not too often."""
+    """Yield a function that shows the current simulation on a progress line, after a delay and not too often."""
     console, next_s = Console(stderr=True), time.monotonic() + _AFTER_S
 
     def show(what: str) -> None:

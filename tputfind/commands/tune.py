@@ -1,4 +1,4 @@
-"""What one `tputfind tune` asks: read and checked, raced, written and shown."""
+"""`tputfind tune`: check the options, race, write and show the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tputfind.runners import tune
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Race what was given, write, show, and return the exit code.
+    """Race the variants, write and show the result, and return the exit code.
 
     Raises:
         TputfindError: an option is wrong, or the device or the model does not allow it.
@@ -35,7 +35,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         both = [stack.enter_context(Children(trust_model_file=trust)) for _ in range(2)]
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
         race = tune.measure(asked, (both[0], both[1]), progress)
-        ignore_signals()  # what follows takes a moment, and must not be lost to a signal
+        ignore_signals()  # the rest is short and must not be lost to a signal
     document = view.document(race)
     outputs.write(forms(document))
     problems = outputs.problems
