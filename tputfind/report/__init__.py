@@ -1,1 +1,1 @@
-"""Records to what people read: tables, summaries, files."""
+"""Reports of results: tables, summaries, plots, files."""

@@ -1,4 +1,4 @@
-"""Every figure of a row once: its name with its unit, its type, how it is found, and where it is shown."""
+"""The figures of a row, each declared once: name with unit, type, function, and place in tables."""
 
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
@@ -25,15 +25,15 @@ from tputfind.units import MIB, format_bytes, format_figure
 
 Value = str | int | float | bool | None
 Kind = Literal["string", "Int64", "Float64", "boolean"]
-"""Types of pandas that take empty cells: unknown is empty, never 0."""
+"""Types of pandas that allow empty cells: an unknown figure is empty, never 0."""
 Room = Literal["any", "compiled", "wide", "page"]
-"""Which tables have room for a column: any; those of compiled models; wide ones and Markdown; the page alone."""
+"""The tables that show a column: any; those of compiled models; wide ones and Markdown; the page alone."""
 
 
 class Shown(NamedTuple):
     """How tables show a column: its ``place`` from the left, its heading, and the ``room`` it needs.
 
-    A terminal that is too narrow leaves columns out in the order of ``drop``: first those that follow from the rest.
+    A terminal that is too narrow drops columns in the order of ``drop``: first those that follow from the others.
     """
 
     place: int
@@ -43,9 +43,9 @@ class Shown(NamedTuple):
 
 
 class Column(NamedTuple):
-    """A figure of a row, None where it is unknown.
+    """A figure of a row; None if unknown.
 
-    Of a failed row only what is ``of_failed`` is known. A column without ``shown`` is in no table; ``text`` prints
+    A failed row has only the columns with ``of_failed``. A column without ``shown`` is in no table; ``text`` formats
     the figure there, by default with four significant digits.
     """
 
@@ -62,7 +62,7 @@ class Column(NamedTuple):
         return self.find(record, row) if self.of_failed or row.failure is None else None
 
     def cell(self, record: Record, row: Row) -> tuple[str, float | None]:
-        """Return the figure as a table shows it, empty where it is unknown, and as a number."""
+        """Return the figure as text for a table, empty if unknown, and as a number."""
         value = self.value(record, row)
         return ("", None) if value is None else (self.text(record, row, float(value)), float(value))
 
@@ -85,7 +85,7 @@ def _latency(percent: float) -> Callable[[Record, Row], Value]:
     return lambda _record, row: percentile(row.latency_ms, percent)
 
 
-def _of_health(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row], Value]:
+def _health_figure(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row], Value]:
     def value(_record: Record, row: Row) -> Value:
         seen = health(row)
         return None if seen is None else find(seen)
@@ -182,10 +182,10 @@ COLUMNS: Final = (
         shown=Shown(6, "memory"),
         text=lambda _record, _row, mib: format_bytes(round(mib * MIB)),
     ),
-    Column("sm_clock_mhz", "Float64", _of_health(lambda seen: seen.sm_clock_mhz), shown=Shown(8, "SM MHz", "page")),
-    Column("power_w", "Float64", _of_health(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),
-    Column("energy_mj_per_sample", "Float64", _of_health(lambda seen: seen.energy_mj_per_sample)),
-    Column("throttled", "boolean", _of_health(lambda seen: seen.throttled)),
+    Column("sm_clock_mhz", "Float64", _health_figure(lambda seen: seen.sm_clock_mhz), shown=Shown(8, "SM MHz", "page")),
+    Column("power_w", "Float64", _health_figure(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),
+    Column("energy_mj_per_sample", "Float64", _health_figure(lambda seen: seen.energy_mj_per_sample)),
+    Column("throttled", "boolean", _health_figure(lambda seen: seen.throttled)),
     _known("notices", "string", _notices),
     Column("processes", "Int64", lambda _, row: len(row.timings)),
     Column("latency_ms_p50_ci_low", "Float64", _bound(_median_interval, "low")),
@@ -193,8 +193,8 @@ COLUMNS: Final = (
     Column("warmup_steps", "Int64", lambda _, row: sum(timing.warmup_steps for timing in row.timings) or None),
     Column("warmup_s", "Float64", lambda _, row: _added(timing.warmup_s for timing in row.timings)),
     Column("first_step_ms", "Float64", lambda _, row: _middle(timing.first_step_ms for timing in row.timings)),
-    Column("temperature_c", "Float64", _of_health(lambda seen: seen.temperature_c)),
-    Column("throttle_reasons", "string", _of_health(_throttle_reasons)),
+    Column("temperature_c", "Float64", _health_figure(lambda seen: seen.temperature_c)),
+    Column("throttle_reasons", "string", _health_figure(_throttle_reasons)),
     _known("transfer", "string", lambda record, _: record.spec.transfer),
     Column("copy_in_ms", "Float64", lambda _, row: _middle(timing.copy_in_ms for timing in row.timings)),
     Column("copy_out_ms", "Float64", lambda _, row: _middle(timing.copy_out_ms for timing in row.timings)),
@@ -217,10 +217,10 @@ COLUMNS: Final = (
     _known("ranks", "Int64", lambda record, _: record.spec.device_count),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),
 )
-"""In the order of the CSV. New ones are added at the end."""
+"""In the order of the CSV. New columns are added at the end."""
 
 
 def shown_in(*rooms: Room) -> list[tuple[Shown, Column]]:
-    """Return the columns of a table with these rooms, from left to right, each with how it is shown."""
+    """Return the columns of a table with these rooms, from left to right, each with its presentation."""
     found = [(column.shown, column) for column in COLUMNS if column.shown is not None and column.shown.room in rooms]
     return sorted(found, key=lambda pair: pair[0].place)

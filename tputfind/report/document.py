@@ -1,6 +1,6 @@
-"""A result before it is rendered: answers, tables, notices, texts and charts, in the order in which they are read.
+"""A result before it is rendered: answers, tables, notices, texts and charts, in reading order.
 
-A view makes a document of a result, and a renderer makes text of a document. Neither knows the other.
+A view converts a result to a document, a renderer converts a document to text. Neither knows the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Tone = Literal["", "good", "bad", "unsure"]
 
 
 class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One place of a table: the text that is shown, and the number behind it, by which it is sorted and saved."""
+    """A cell of a table: its text, and the number that it is sorted and saved by."""
 
     text: str = ""
     number: float | None = None
@@ -29,7 +29,7 @@ class Cell(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def key(self) -> str:
-        """The number to sort by; empty if the text is that number already, or if there is none."""
+        """Return the number to sort by; empty if the text is that number already, or if there is none."""
         return "" if self.number is None or _NUMBER.fullmatch(self.text) else f"{self.number:.6g}"
 
 
@@ -39,8 +39,8 @@ Row = tuple[Cell, ...]
 class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column of a table.
 
-    A ``bar`` is drawn by a terminal alone, its cells being shares. A terminal that is too narrow leaves out columns in
-    the order of ``drop``, if that is not 0, and shortens the texts of a column that ``shrinks``.
+    Only a terminal draws a ``bar``; its cells are fractions. A terminal that is too narrow drops columns in the order
+    of ``drop``, if that is not 0, and shortens the texts of a column that ``shrinks``.
     """
 
     heading: str
@@ -50,9 +50,9 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Columns and rows, under a title and above a legend; rows refer to the remarks by number.
+    """Columns and rows with a title and a legend; rows refer to the remarks by number.
 
-    Rows with the numbers in ``strong`` answer something.
+    ``strong`` holds the numbers of rows that answer a question; they are shown in bold.
     """
 
     columns: tuple[Column, ...]
@@ -76,14 +76,14 @@ class Sentences(msgspec.Struct, frozen=True):
 
 
 class Code(msgspec.Struct, frozen=True):
-    """Lines to copy, of a language that Markdown knows or of none; they are never broken."""
+    """Lines to copy, never broken; ``language`` is a name that Markdown knows, or empty."""
 
     lines: tuple[str, ...]
     language: str = ""
 
 
 class Tile(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer: its label, its figure with its unit, and what is to be known beside it."""
+    """An answer in large type: its label, its figure with a unit, and a note."""
 
     label: str
     figure: str
@@ -92,13 +92,13 @@ class Tile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tiles(msgspec.Struct, frozen=True):
-    """Answers in large type, which pages alone show: they stand among the other answers too."""
+    """Answers in large type, shown on pages alone; the other answers repeat them."""
 
     tiles: tuple[Tile, ...]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of a page with a link to the part of this ``name``, and what stands behind the link."""
+    """A line of a page with a link to the part of this ``name``; ``more`` follows the link."""
 
     name: str
     text: str
@@ -106,13 +106,13 @@ class Link(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charts(msgspec.Struct, frozen=True):
-    """Plots, which pages alone show: what they say in words stands in answers and tables."""
+    """Plots, shown on pages alone; answers and tables say the same in words."""
 
     charts: tuple[Chart, ...]
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of some records, and its cause if that differs; a single record is not named."""
+    """The observation behind a notice in some records, and its cause if causes differ. A single record has no name."""
 
     records: tuple[str, ...] = ()
     text: str
@@ -120,7 +120,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Warned(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice with what was seen of each record that it is about; its cause is empty if that differs."""
+    """A notice with the observations of each record; its ``cause`` is empty if causes differ."""
 
     kind: str
     seen: tuple[Seen, ...]
@@ -135,18 +135,18 @@ class Notices(msgspec.Struct, frozen=True):
 
 
 class Defect(msgspec.Struct, frozen=True):
-    """A fault of this tool or of a library, in the place of what it kept from being made."""
+    """An error in this tool or a library, in place of the part that it prevented."""
 
     what: str
     error: Any
 
     @property
     def line(self) -> str:
-        """What could not be made, and why, on one line."""
+        """Return the part that failed and the error, on one line."""
         return printable(f"{self.what} could not be made: {type(self.error).__name__}: {self.error}")
 
     def to_error(self) -> TputfindError:
-        """Return the error to show; its cause is where the fault lies."""
+        """Return the error to show; its cause is the original error, for the traceback."""
         told = TputfindError(self.line, "a fault of tputfind's, which --traceback shows")
         told.__cause__ = self.error
         return told
@@ -155,9 +155,9 @@ class Defect(msgspec.Struct, frozen=True):
 class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A result, or a part of one, under its title.
 
-    A page shows a ``folded`` part on demand, and links to a part by its ``name``. Only the whole has these: ``data``
-    makes the table of a CSV, ``source`` is the result itself, for JSON, ``chart`` what an image shows, and ``page``
-    makes the document of a page if that is another one.
+    A page shows a ``folded`` part on demand, and links to a part by its ``name``. Only the whole result has the
+    following fields: ``data`` returns the table of the CSV, ``source`` is the result for JSON, ``chart`` is the plot of
+    an image, and ``page`` returns the document of the page if that differs.
     """
 
     title: str = ""
@@ -172,12 +172,12 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_collection(self) -> bool:
-        """Whether it holds nothing but other documents."""
+        """Whether it holds other documents only."""
         return all(isinstance(section, Document) for section in self.sections)
 
     @property
     def defects(self) -> list[Defect]:
-        """The defects among all its sections."""
+        """Return the defects among all its sections, nested ones included."""
         nested = (section.defects for section in self.sections if isinstance(section, Document))
         own = [section for section in self.sections if isinstance(section, Defect)]
         return [*own, *(defect for defects in nested for defect in defects)]
@@ -188,25 +188,25 @@ _T = TypeVar("_T")
 
 
 def attempt(what: str, make: Callable[[], _T]) -> _T | Defect:
-    """Return what ``make`` makes, or the defect that keeps it from that: it costs no other part of a result."""
+    """Return the result of ``make``, or the defect that prevented it, so that other parts of a result survive."""
     try:
         return make()
-    except (TputfindError, OSError):  # neither is a defect: the latter is of a terminal or a disk
+    except (TputfindError, OSError):  # not defects: OSError comes from a terminal or a disk
         raise
     except Exception as error:
         return Defect(what, error)
 
 
 def sections_of(what: str, make: Callable[[], Iterable[Section]]) -> tuple[Section, ...]:
-    """Return the sections that ``make`` makes, or the defect that keeps it from that."""
+    """Return the sections from ``make``, or the defect that prevented them."""
     made = attempt(what, lambda: tuple(make()))
     return (made,) if isinstance(made, Defect) else made
 
 
 def whole(make: Callable[[], Document], **forms: Any) -> Document:
-    """Return the document of a result, made by ``make``; ``forms`` are the fields of what other files hold.
+    """Return the document of a result from ``make``; ``forms`` are the fields for other files.
 
-    A defect keeps it from neither of these.
+    If ``make`` fails, the document holds the defect, and the other files are still available.
     """
     made = attempt("the report", make)
     return msgspec.structs.replace(Document(sections=(made,)) if isinstance(made, Defect) else made, **forms)
@@ -219,7 +219,7 @@ def table(columns: Iterable[Column], rows: Iterable[Sequence[Cell | str]], **mor
 
 
 def without_blanks(full: Table, keep: Iterable[str] = ()) -> Table:
-    """Return a table without the columns in which nothing stands, but for those under the headings to keep."""
+    """Return a table without its empty columns, except those under the headings to keep."""
     kept = [
         place
         for place, column in enumerate(full.columns)
@@ -233,7 +233,7 @@ def without_blanks(full: Table, keep: Iterable[str] = ()) -> Table:
 
 
 def data_table(names: Sequence[str], lines: Iterable[Mapping[str, object]]) -> Table:
-    """Return the table of a CSV: columns by name, and of each line the values that are known."""
+    """Return the table of a CSV: columns by name, and the known values of each line."""
     rows = (tuple(_value(line.get(name)) for name in names) for line in lines)
     return Table(columns=tuple(map(Column, names)), rows=tuple(rows))
 
@@ -245,17 +245,17 @@ def _value(value: object) -> Cell:
 
 
 def figure(value: float | None) -> Cell:
-    """Return a measured figure with four significant digits; an empty cell if it is unknown."""
+    """Return a cell with four significant digits; an empty cell if the value is unknown."""
     return Cell() if value is None else Cell(format_figure(value), value)
 
 
 def count(value: int | None) -> Cell:
-    """Return a whole number; an empty cell if it is unknown."""
+    """Return a cell with a whole number; an empty cell if the value is unknown."""
     return Cell() if value is None else Cell(str(value), value)
 
 
 def percent(share: float, digits: int = 0) -> Cell:
-    """Return a share in percent, without the sign."""
+    """Return a cell with a fraction in percent, without the sign."""
     return Cell(f"{100 * share:.{digits}f}", 100 * share)
 
 

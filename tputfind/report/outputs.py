@@ -1,4 +1,4 @@
-"""The files that a result is saved in: their kind by the ending, checked before anything is measured for them."""
+"""The files of a result: their kind follows from the ending; all are checked before anything is measured."""
 
 import os
 import re
@@ -36,7 +36,7 @@ NAMES: Final[dict[Kind, str]] = {
     "svg": "SVG plot",
 }
 _LOOKED_AT_BYTES: Final = 2**16
-"""Bytes at the beginning of a file in which it says what it is."""
+"""Bytes at the beginning of a file that identify its kind."""
 _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
 """A string of JSON."""
 _TITLE: Final = r"\*\*[^\n]*\*\*\n\n"
@@ -74,16 +74,16 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
 _OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beginnings in _BEGINNINGS.items()}
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
-"""Every form that a file can have; of a result that is no record of a run, none is drawn."""
+"""All file forms. Only records of runs have plots."""
 MEASURED: Final = ("record", "clocks", "forecast")
-"""Kinds of JSON that hold measurements: what is lost with such a file cannot be made again from other files."""
+"""Kinds of JSON that hold measurements, which cannot be made again from other files."""
 _STDOUT: Final = Path("/dev/stdout")
 _ABSENT: Final = {form: f"a .{form} holds one result, and several are asked for" for form in ("json", "csv")}
 _NO_PLOT: Final = "this result has no plot"
 
 
 def forms(document: Document) -> dict[str, Callable[[], bytes]]:
-    """Return what makes each form that a document has, by the ending of its file."""
+    """Return the functions that make each available form of a document, by file ending."""
     found: dict[str, Callable[[], bytes]] = {}
     if document.source is not None:
         found["json"] = partial(indented, document.source)
@@ -104,10 +104,9 @@ def _image(chart: Chart | Defect, ending: str) -> bytes:
 
 
 class Places(NamedTuple):
-    """Where a job writes: a folder for records and their CSV, which may be none, and single files.
+    """The files that a job writes: single files, and a folder for records and their CSV, if any.
 
-    ``overwrite`` lets the single files replace what is no report of this tool's. ``called`` says in errors what named
-    the files.
+    ``overwrite`` lets the single files replace files of any content. ``called`` names the option in errors.
     """
 
     folder: Path | None = None
@@ -117,14 +116,14 @@ class Places(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A file that a run reads, and what it is to the run."""
+    """A file that a run reads, and its role."""
 
     what: str
     path: Path
 
 
 class Output(NamedTuple):
-    """A file that is to be written, what it is written for (an option, in most cases), its form, and its kind."""
+    """A file to write, the option that requests it (in most cases), its form, and its kind."""
 
     wanted_by: str
     path: Path
@@ -133,15 +132,22 @@ class Output(NamedTuple):
 
 
 class Outputs:
-    """The files that a command writes, checked before anything is measured for them; one that fails costs no other.
+    """The output files of a command, checked before anything is measured; a failure of one does not affect the others.
 
-    ``saved`` are those that were written, ``problems`` says which could not be.
+    ``saved`` are the files that were written, ``problems`` the errors of the others.
     """
 
     def __init__(
         self, named: Sequence[Output], sources: Sequence[Source], question: Question, *, overwrite: bool
     ) -> None:
-        """Take the outputs, what must not be written over, and what the JSON of measurements will answer."""
+        """Store the outputs.
+
+        Args:
+            named: the outputs.
+            sources: files that must not be overwritten.
+            question: the question that JSON of measurements will answer.
+            overwrite: whether outputs may replace other files.
+        """
         self._named = named
         self._sources = list(sources)
         self._question = question
@@ -150,10 +156,10 @@ class Outputs:
         self.problems: list[TputfindError] = []
 
     def check(self, output: Output) -> None:
-        """Refuse an output that cannot be written, or would replace what it must not.
+        """Refuse an output that cannot be written, or would replace a protected file.
 
         Raises:
-            BadRequest: what is in its way.
+            BadRequest: the output is refused; the message says why.
         """
         path = output.path
         files.check_writable(path)
@@ -161,49 +167,49 @@ class Outputs:
             return
         told = f"{output.wanted_by} {path}"
         for source in self._sources:
-            if _same(path, source.path):
+            if _is_same_file(path, source.path):
                 raise BadRequest(f"{told} is {source.what}, and would be written over", "name another file")
         if self._overwrite:
             return
         hint = f"name another file, or give {'overwrite=True' if output.wanted_by == 'save' else '--overwrite'}"
-        if not _may_be_replaced(path, output.kind):
+        if not _is_replaceable(path, output.kind):
             raise BadRequest(f"{told} is there already, and is no {NAMES[output.kind]} of tputfind's", hint)
         if output.kind in MEASURED and (differing := _unlike(path, self._question)):
             raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 
     def check_all(self, table: Output | None = None) -> None:
-        """Refuse what ``check`` does, and two that are the same file.
+        """Refuse outputs that ``check`` refuses, and two outputs in the same file.
 
         Args:
-            table: the CSV of a record that is gone on with. ``--save`` may name it too: it holds the same.
+            table: the CSV of a resumed record. ``--save`` may name it too, since the content is the same.
 
         Raises:
-            BadRequest: which output, and what is in its way.
+            BadRequest: an output is refused; the message names it and says why.
         """
         outputs = [*self._named, *([table] if table is not None else [])]
-        for _ in range(2):  # once more, since a folder that was made for one may be where another is to lie
+        for _ in range(2):  # twice, since a folder made for one output may be at the path of another
             for output in outputs:
                 self.check(output)
         for one, other in combinations(outputs, 2):
-            if _same(one.path, other.path) and (other is not table or one.kind != table.kind):
+            if _is_same_file(one.path, other.path) and (other is not table or one.kind != table.kind):
                 raise BadRequest(f"{one.wanted_by} {one.path} and {other.wanted_by} {other.path} are the same file")
 
     def protect(self, sources: Iterable[Source]) -> None:
-        """Keep more files from being written over."""
+        """Protect more files from being overwritten."""
         self._sources += sources
 
     @property
     def uses_stdout(self) -> bool:
-        """Whether a file takes the place of what is printed."""
+        """Whether an output is written to standard output, in place of the report."""
         return any(output.path == _STDOUT for output in self._named)
 
     def write(
         self, forms: Mapping[str, Callable[[], bytes]], more: Iterable[tuple[Output, Callable[[], bytes]]] = ()
     ) -> None:
-        """Make and write the files that were named, and more; what cannot be is among the problems afterwards.
+        """Make and write the named files, and more; failures are added to ``problems``.
 
         Args:
-            forms: makes each form of the result; what was not asked for is not made.
+            forms: makes each form of the result; only requested forms are made.
             more: other outputs, which are written first.
         """
         for output, make in [*more, *((output, forms.get(output.form)) for output in self._named)]:
@@ -213,14 +219,14 @@ class Outputs:
             try:
                 self._write(output, make())
             except TputfindError as problem:
-                if output.path != _STDOUT or not isinstance(problem.__context__, BrokenPipeError):  # nobody reads on
+                if output.path != _STDOUT or not isinstance(problem.__context__, BrokenPipeError):  # closed pipe
                     self.problems.append(problem)
-            except Exception as defect:  # of ours, or of a library: the other files are written
+            except Exception as defect:  # of ours, or of a library: the other files are still written
                 self.problems.append(Defect(str(output.path), defect).to_error())
 
     def _write(self, output: Output, data: bytes) -> None:
-        """Write a file, unless it became one that must not be written over since it was checked."""
-        if files.descriptor_of(output.path) is not None or not _holds(output.path, data):
+        """Write a file, unless it has become protected since it was checked."""
+        if files.descriptor_of(output.path) is not None or not _has_content(output.path, data):
             self.check(output)
             files.write_whole(output.path, data)
         if output.path != _STDOUT:
@@ -239,15 +245,15 @@ def check_places(
     """Return the outputs of a command, after checking that each can and may be written.
 
     Args:
-        places: what is to be written.
-        sources: what is read.
-        json: what JSON holds.
-        question: what that answers if it is a measurement, which replaces none that answers another question.
-        forms: the forms that the result will have, if that is not every one that such a result can have.
-        table: the CSV of a record that is gone on with, or None.
+        places: the files to write.
+        sources: the files that are read.
+        json: the kind of JSON.
+        question: the question of a measurement; it replaces only measurements of the same question.
+        forms: the forms that the result will have; by default all that its kind allows.
+        table: the CSV of a resumed record, or None.
 
     Raises:
-        BadRequest: an output cannot be written, or would be written over what must be kept.
+        BadRequest: an output cannot be written, or would replace a protected file.
     """
     drawn = draw.ENDINGS if json == "record" else ()
     can_be = [form for form in forms or ENDINGS if form in drawn or form not in draw.ENDINGS]
@@ -263,10 +269,10 @@ def check_places(
 
 
 def _output(called: str, place: str | os.PathLike[str], can_be: Sequence[str], json: Kind) -> Output:
-    """Return what is to be written at a place, ``-.csv`` being the CSV on the standard output.
+    """Return the output at a path; ``-.csv`` is the CSV on standard output.
 
     Raises:
-        BadRequest: it is no place, or its ending is none of a form that the result can have.
+        BadRequest: the path is invalid, or the result has no form with its ending.
     """
     path = files.path_of(called, place)
     if str(place).endswith("/"):
@@ -284,8 +290,8 @@ def _output(called: str, place: str | os.PathLike[str], can_be: Sequence[str], j
     return Output(called, _STDOUT if os.fspath(place) == f"-{path.suffix}" else path, form, kind)
 
 
-def _same(one: Path, other: Path) -> bool:
-    """Whether two names are of the same file, or will be."""
+def _is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths are the same file, or will be."""
     if os.path.realpath(one) == os.path.realpath(other):
         return True
     try:
@@ -298,22 +304,22 @@ def is_report(path: Path, kind: Kind) -> bool:
     """Return whether a file is a report of this kind that this tool wrote.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with path.open("rb") as file:
         return _OF_KIND[kind].match(file.read(_LOOKED_AT_BYTES)) is not None
 
 
-def _may_be_replaced(path: Path, kind: Kind) -> bool:
-    """Whether a file that is there is empty, or a report of the kind that is to be written."""
+def _is_replaceable(path: Path, kind: Kind) -> bool:
+    """Whether an existing file is empty, or a report of the kind to be written."""
     try:
         return path.stat().st_size == 0 or is_report(path, kind)
-    except OSError:  # what cannot be read is not known to be ours
+    except OSError:  # an unreadable file may be anybody's
         return False
 
 
 def _unlike(path: Path, question: Question) -> str:
-    """Return in what the measurement in a file differs from one that answers a question; empty if in nothing."""
+    """Return how the measurement in a file differs from the question; empty if it does not."""
     if path.stat().st_size == 0:
         return ""
     try:
@@ -323,7 +329,7 @@ def _unlike(path: Path, question: Question) -> str:
     return "; ".join(identity.unlike_questions(identity.question_of(found), question))
 
 
-def _holds(path: Path, data: bytes) -> bool:
+def _has_content(path: Path, data: bytes) -> bool:
     try:
         return path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data
     except OSError:
@@ -331,5 +337,5 @@ def _holds(path: Path, data: bytes) -> bool:
 
 
 def table_of(record: Path) -> Output:
-    """Return the CSV that lies beside a record."""
+    """Return the CSV output of a record: the same path with the ending .csv."""
     return Output("the record's CSV", record.with_suffix(".csv"), "csv", "csv")

@@ -1,4 +1,7 @@
-"""Progress on stderr: on a terminal a line that changes, below the table so far or for each device; lines elsewhere."""
+"""Progress on stderr.
+
+A terminal shows a changing line, below the table so far or one for each device; other streams get a line per event.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +22,16 @@ from tputfind.report.views.records import rows_table
 from tputfind.units import format_seconds
 
 _SO_FAR: Final = ("Fastest batch", "Knee")
-"""Answers that hold for the rows that there are; the others are none before the search has ended."""
+"""Answers that are valid while the search goes on; the others need its end."""
 _BESIDE_ROWS: Final = 3
-"""Lines of the table's head, and the line of what is under way."""
+"""Lines of the table's head, and the progress line."""
 _NOBODY_WATCHES: Final = (OSError, SystemExit)
-"""The terminal is gone, or the pipe closed, for which rich leaves by SystemExit. What is measured is worth more."""
+"""The terminal is gone, or the pipe is closed (rich exits by SystemExit). The measurement must go on."""
 
 
 @contextmanager
 def show_progress(console: Console) -> Iterator[DeviceProgress]:
-    """Show what a run is doing, on one or several devices; yield what it tells that to, in any thread."""
+    """Show the progress of a run on one or several devices; yield the object to report to, from any thread."""
     if not console.is_terminal:
         yield DeviceProgress(_PlainListener(console))
         return
@@ -43,7 +46,7 @@ def show_progress(console: Console) -> Iterator[DeviceProgress]:
 
 
 class DeviceProgress:
-    """What a device tells; a nameless one is the run itself. It is ``session.progress.Progress``."""
+    """The progress of a device, or of the run itself if nameless. It implements ``session.progress.Progress``."""
 
     def __init__(self, listener: _PlainListener, name: str = "") -> None:
         self._listener = listener
@@ -52,26 +55,26 @@ class DeviceProgress:
         self.line = ""
         self.last_did = ""
         self.record: Record | None = None
-        with listener.lock:  # others draw what is there
+        with listener.lock:  # other threads draw the devices
             listener.devices[name] = self
 
     def of(self, name: str) -> DeviceProgress:
-        """Return where one device of several tells what it does."""
+        """Return the progress of one device of several."""
         return self._listener.devices.get(name) or DeviceProgress(self._listener, name)
 
     def about(self, subject: str) -> None:
-        """Say which model the next words are about."""
+        """Set the model that the next messages are about."""
         self.subject, self.last_did, self.record = subject, "", None
 
     def doing(self, what: str, seconds_left: float | None) -> None:
-        """Show what is under way and about how long its stage will still take."""
+        """Show the current activity and the estimated seconds until its stage ends."""
         left = "" if seconds_left is None else f", about {format_seconds(seconds_left)} left"
         with self._listener.lock:
             self.line = self._about(f"{what}{left}")
             self._listener.doing(self)
 
     def did(self, what: str) -> None:
-        """Show what has ended."""
+        """Show that an activity has ended."""
         with self._listener.lock:
             self._listener.did(self, self._about(what))
             self.last_did = what
@@ -109,9 +112,9 @@ class _PlainListener:
 
 
 class _TerminalListener(_PlainListener):
-    """Draws a line for each device; where there is one, the table and the answers so far stand over it.
+    """Draws a line for each device; a single device has the table and the answers so far above its line.
 
-    It is drawn only when something happens: a thread that refreshed it would take time from what is measured.
+    It draws only on events: a thread that refreshed it would take time from the measurement.
     """
 
     def __init__(self, console: Console) -> None:
@@ -124,7 +127,7 @@ class _TerminalListener(_PlainListener):
         self._draw()
 
     def did(self, device: DeviceProgress, line: str) -> None:
-        """Leave a line behind; a row of the table says as much."""
+        """Print a permanent line, unless rows of the table already show it."""
         if device.name:
             device.line = line
             self._draw()
@@ -143,11 +146,11 @@ class _TerminalListener(_PlainListener):
         shown: list[RenderableType] = [Text(line, no_wrap=True, overflow=cut) for line in lines]  # type: ignore[arg-type]
         with suppress(*_NOBODY_WATCHES):
             so_far = () if several else attempt("the table so far", lambda: self._rows_so_far(self.devices[""].record))
-            table = () if isinstance(so_far, Defect) else so_far  # the report tells it: a run does not end by it
+            table = () if isinstance(so_far, Defect) else so_far  # the report shows the defect; the run goes on
             self.live.update(Group(*table, *shown[: max(1, console.height - 1)]), refresh=True)
 
     def _rows_so_far(self, record: Record | None) -> list[RenderableType]:
-        """Return the table and the answers so far; of more rows than the terminal has lines, the last."""
+        """Return the table and the answers so far; a table taller than the terminal is cut to its last rows."""
         console = self._console
         if record is None or not record.rows:
             return []

@@ -1,4 +1,4 @@
-"""What Python code gets of a result: files, a pandas table, a plot and text, all of them of its document."""
+"""Results for Python code: files, a pandas table, a plot and text, all from the result's document."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _VIEWS = {
 
 
 def document_of(result: Any) -> Document:
-    """Return the document of a result; its view is imported now, and what that needs."""
+    """Return the document of a result; the view and its dependencies are imported by this call."""
     view: Any = import_module(f"tputfind.report.views.{_VIEWS[result.KIND]}")
     one_of_several = result.KIND in ("record", "comparison") and not isinstance(result, list)
     document: Document = view.document([result] if one_of_several else getattr(result, "answers", result))
@@ -43,10 +43,10 @@ def document_of(result: Any) -> Document:
 
 
 def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: bool) -> None:
-    """Write a result in files, each in the form that its ending says.
+    """Write a result to files; the ending of each sets its form.
 
     Raises:
-        BadRequest: the first that cannot be written, and why.
+        BadRequest: a file cannot be written; this is the error of the first one.
     """
     from tputfind.report.outputs import forms
 
@@ -64,7 +64,7 @@ def frame(result: Any) -> pd.DataFrame:
     from tputfind.report.renderers.csv import to_frame
 
     data = document_of(result).data
-    assert data is not None  # each result by itself has a table
+    assert data is not None  # every single result has a table
     return to_frame(data())
 
 
@@ -72,7 +72,7 @@ def plot(result: Any) -> Figure:
     """Return the plot of a result.
 
     Raises:
-        BadRequest: it has none, or matplotlib is not installed.
+        BadRequest: the result has no plot, or matplotlib is not installed.
     """
     from tputfind.report.charts import draw
 
@@ -86,7 +86,7 @@ def plot(result: Any) -> Figure:
 
 
 def progress() -> AbstractContextManager[DeviceProgress]:
-    """Show progress on stderr; what it yields is to be told."""
+    """Show progress on stderr; yield the object to report to."""
     from rich.console import Console
 
     from tputfind.report.progress import show_progress
@@ -95,7 +95,7 @@ def progress() -> AbstractContextManager[DeviceProgress]:
 
 
 def text(result: Any) -> str:
-    """Return what a terminal shows of a result."""
+    """Return the terminal report of a result, as text."""
     from rich.console import Console
 
     from tputfind.report.renderers.terminal import print_document

@@ -1,4 +1,4 @@
-"""The lines of Python that run a model as it was measured."""
+"""Python code that runs a model as it was measured."""
 
 import json
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.dtype == "own":
         yield f"model = model.to({device}){nhwc}"
     elif any(f"torch.{name}" != dtype for row in record.rows for name in row.parameter_bytes):
-        # complex, fp8, integer or quantised parameters, which Module.to would make another model's
+        # Complex, fp8, integer or quantised parameters: Module.to would convert those that should stay.
         yield f"model = model.to({device}){nhwc}  # and its real floating-point parameters to {dtype}"
     else:
         yield f"model = model.to({device}, {dtype}){nhwc}"
@@ -79,7 +79,7 @@ _SPELLED: Final = {
     "rmsprop": "RMSprop",
     "sgd": "SGD",
 }
-"""Classes of torch.optim whose name is not that of the option with a capital letter."""
+"""Classes of torch.optim whose names are not the capitalized option."""
 
 
 def _optimizer(name: str) -> str:

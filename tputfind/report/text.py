@@ -1,4 +1,4 @@
-"""What a record comes to, in words: its title, its answers, and the marks and failures of its rows."""
+"""The words of a record's report: its title, its answers, and the marks and failures of its rows."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -50,11 +50,11 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
 
 _MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "step": "Run with"}
-"""The label of the answer that comes first."""
+"""The label of the first answer."""
 
 
 def title(record: Record) -> str:
-    """Return what a table of one record is about."""
+    """Return the title of one record's table."""
     spec = record.spec
     memory = record.environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
@@ -70,7 +70,7 @@ def title(record: Record) -> str:
 
 
 def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
-    """Return the layout in a tuple; an empty one where no input is an image, or a volume, that could have another."""
+    """Return the layout as a tuple; empty for a step, and for nchw if no input is an image or a volume."""
     if spec.phase == "step":
         return ()
     images = any(shape.count("x") in (2, 3) for shape in input_shape.split("+"))
@@ -78,7 +78,7 @@ def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
 
 
 def device_of(record: Record) -> str:
-    """Name the device of a record, a processor with the threads that compute."""
+    """Return the name of a record's device, for a processor with the number of compute threads."""
     count, name = threads(record), record.environment.device_name
     name = (
         f"{name} ({record.environment.device})"
@@ -89,22 +89,22 @@ def device_of(record: Record) -> str:
 
 
 def failure_of(row: Row) -> str:
-    """Return how a row failed, in words; empty where it did not."""
+    """Return the kind of a row's failure, in words; empty if it did not fail."""
     return "" if row.failure is None else row.failure.kind.replace("_", " ")
 
 
 def marks(record: Record, row: Row) -> str:
-    """Return the marks of what a row is the answer to; ``legend`` explains them."""
+    """Return the marks of the answers that a row gives; ``legend`` explains them."""
     return "".join(_MARKS[name] for name, answer in answers(record) if answer is row)
 
 
 def legend(record: Record) -> str:
-    """Return what the marks of a record's rows mean."""
+    """Return the meaning of the marks on a record's rows."""
     return ", ".join(f"{_MARKS[name]} {name}" for name, _ in answers(record))
 
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
-    """Return the records of each model that was measured in several recipes, and otherwise alike."""
+    """Return the records of each model that was measured in several recipes and is otherwise alike."""
     works = dict.fromkeys(map(identity.work_key, records))
     together = [[record for record in records if identity.work_key(record) == work] for work in works]
     alike = [of_device for of_model in together for of_device in _by_device(of_model)]
@@ -112,7 +112,7 @@ def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _by_device(records: list[Record]) -> list[list[Record]]:
-    """Return the records of each of several devices apart, where a recipe ran on more than one of them."""
+    """Group the records by device if a recipe ran on more than one device; else return one group."""
     places = dict.fromkeys(record.environment.device for record in records)
     recipes_run = [(identity.name_of(record.spec), record.environment.device) for record in records]
     if len({recipe for recipe, _ in recipes_run}) == len(set(recipes_run)):
@@ -126,13 +126,13 @@ def are_recipes(records: Sequence[Record]) -> bool:
 
 
 def recipes_title(records: Sequence[Record]) -> str:
-    """Name the records of one model in several recipes, and what these have in common."""
+    """Return the title of records of one model in several recipes, with the options in common."""
     common = recipes.common_of(records)
     return f"{records[0].spec.model} in {len(records)} recipes{f', all {common}' if common else ''}"
 
 
 def record_names(records: Sequence[Record]) -> list[str]:
-    """Name each of several records by what tells it from the others."""
+    """Return a name for each of several records, made of the fields that distinguish it."""
     fields = identity.distinguishing_fields(records)
     named = {field: [identity.NAMES[field](record) for record in records] for field in fields}
     named |= {"recipe": recipes.names_of(records)} if "recipe" in named else {}
@@ -146,17 +146,17 @@ def code(records: Sequence[Record]) -> list[str]:
 
 
 def tracebacks(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return the tracebacks that records keep of their models, each once, after a line that says whose it is."""
+    """Return the tracebacks of models in the records, each once, with a line that names the failed batches."""
     found: dict[str, list[tuple[Record, int, str]]] = {}
     for record in records:
         tried: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
         for one in tried:
             if one.failure is not None and one.failure.traceback:
                 found.setdefault(one.failure.traceback, []).append((record, one.batch_size, one.failure.message))
-    return [(_failed_at(failures), traceback.rstrip()) for traceback, failures in found.items()]
+    return [(_failure_title(failures), traceback.rstrip()) for traceback, failures in found.items()]
 
 
-def _failed_at(failures: Sequence[tuple[Record, int, str]]) -> str:
+def _failure_title(failures: Sequence[tuple[Record, int, str]]) -> str:
     sizes: dict[str, set[int]] = {}
     for record, batch_size, _ in failures:
         sizes.setdefault(f"{record.spec.model} {identity.name_of(record.spec)}", set()).add(batch_size)
@@ -175,12 +175,12 @@ def summary(record: Record) -> list[tuple[str, str]]:
         *([("Effective", _effective(record))] if record.spec.effective_batch else []),
         *([("Knee", f"{_row_text(record, bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
         *([("Scaling", scaling)] if (scaling := _scaling(record)) else []),
-        *([("Took", _took(record))] if record.wall_s else []),
+        *([("Took", _duration_text(record))] if record.wall_s else []),
     ]
 
 
 def _scaling(record: Record) -> str:
-    """Say how much faster several devices are than one; empty if that was not measured."""
+    """Return the speedup of several devices over one; empty if that was not measured."""
     known = [(row, share) for row in record.rows if (share := record.scaling_efficiency(row)) is not None]
     times = (
         f"{share * record.spec.device_count:.2f} times one at batch {row.batch_size} ({share:.0%})"
@@ -190,7 +190,7 @@ def _scaling(record: Record) -> str:
 
 
 def _deploy(record: Record, best: Row) -> str:
-    """Say which batch to deploy, and what it costs and saves beside the fastest."""
+    """Return the batch to deploy, with its costs and savings compared to the fastest."""
     spec, row = record.spec, to_deploy(record)
     if row is None:
         return f"no batch {none_within_slo([record])}"
@@ -218,7 +218,7 @@ def _deploy(record: Record, best: Row) -> str:
 
 
 def _effective(record: Record) -> str:
-    """Say which batch size, and how often accumulated, comes to the effective batch the fastest."""
+    """Return the batch size and accumulation that reach the effective batch the fastest."""
     spec, size = record.spec, record.spec.effective_batch or 0
     reached = reach(record, size)
     if reached is None:
@@ -236,7 +236,7 @@ def _effective(record: Record) -> str:
 
 
 def doubt_of(record: Record, rows: Sequence[Row]) -> str:
-    """Return what goes before an answer that rests on rows which are not known well, or not done; else nothing."""
+    """Return a prefix for an answer that rests on uncertain or incomplete rows; else an empty string."""
     widest = scatter(rows)
     if widest > ROUGH:
         return f"not known, rates scatter by {widest:.0%}; best guess "
@@ -250,7 +250,7 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
 
 
 def _rival(record: Record, best: Row) -> Row | None:
-    """Return a larger batch that is known so badly that it may be faster than the fastest; None where there is none."""
+    """Return a larger batch with an interval so wide that it may beat the fastest; None if there is no such batch."""
     larger = [row for row in record.rows if row.batch_size > best.batch_size]
     known = [(interval, row) for row in larger if (interval := throughput_interval(row)) is not None]
     unsure = [(interval.high, row) for interval, row in known if interval.half_width > PROVISIONAL_SHARE]
@@ -258,8 +258,8 @@ def _rival(record: Record, best: Row) -> Row | None:
     return max(faster, key=lambda row: row.samples_per_s or 0.0, default=None)
 
 
-def _took(record: Record) -> str:
-    """Say how long a run took, and what for; parts below a second are left out, but for the longest."""
+def _duration_text(record: Record) -> str:
+    """Return the duration of a run and its parts; parts below a second are left out, except the longest."""
     spent = seconds_spent(record)
     longest = max(spent.values(), default=0.0)
     parts = [f"{what} {format_seconds(seconds)}" for what, seconds in spent.items() if seconds >= min(1.0, longest)]
@@ -281,12 +281,12 @@ def _largest(record: Record) -> str:
         return _limited_by_latency(record, edge, edge.fails_at) + untimed
     if edge.limited_by == "timeout" and edge.fails_at is None:
         return f"at least {edge.largest_batch}: a trial of a larger one would take minutes{untimed}"
-    stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_why(record, edge.fails_at))
+    stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_failure_reason(record, edge.fails_at))
     return f"{_bracket(record, edge)}, {stopped_by}{untimed}"
 
 
 def _bracket(record: Record, edge: Edge) -> str:
-    """Return the largest batch, or between which it lies where the search ended before it was found."""
+    """Return the largest batch, or its bounds if the search ended before it was found."""
     if edge.closed:
         return _batch(edge)
     if edge.fails_at is None or edge.limited_by == "timeout":
@@ -294,7 +294,7 @@ def _bracket(record: Record, edge: Edge) -> str:
     return f"between {edge.largest_batch} and {edge.fails_at - record.spec.granularity}"
 
 
-def _why(record: Record, batch_size: int | None) -> str:
+def _failure_reason(record: Record, batch_size: int | None) -> str:
     """Return why a batch failed, in plain words; empty if no trial and no row of it failed."""
     taken: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
     failed = (one for one in taken if one.batch_size == batch_size)
@@ -302,7 +302,7 @@ def _why(record: Record, batch_size: int | None) -> str:
 
 
 def _limited_by_latency(record: Record, edge: Edge, fails_at: int) -> str:
-    """Say that it is time that ends the search, and how to go on; a batch that was not closed in on is about so large.
+    """Return the largest batch of a search that ended by time, with advice; "about" marks a batch that is not exact.
 
     A record of ``--max-latency none`` has no such edge.
     """
@@ -334,15 +334,15 @@ def _row_text(record: Record, row: Row | None) -> str:
 
 
 _ONE_WINDOW_UNSAID: Final = 4
-"""The method by which one window gave throughput and latency where there are no events, and no record said so."""
+"""Method in which, without events, one window gave throughput and latency, while no record said so."""
 
 
 def seconds_spent(record: Record) -> dict[str, float]:
-    """Return the seconds of each part of a run, in order; of a row that failed all that it took is other work.
+    """Return the seconds of each part of a run, in order.
 
-    The search holds whole trials. Warm-up, timing and compiling are those of the rows; the rest of their processes is
-    spent on building the model, first steps, checks and copies by themselves, and on warm-up in records that do not
-    tell it. What is left of the run is starting processes and saving.
+    The search consists of whole trials. Warm-up, timing and compiling are those of the rows. The rest of their
+    processes is building the model, first steps, checks and copies by themselves, all the time of failed rows, and
+    warm-up if the record lacks it. The rest of the run is starting processes and saving.
     """
     timings = [timing for row in record.rows for timing in row.timings]
     search_s = sum(trial.seconds for trial in record.trials)

@@ -1,1 +1,1 @@
-"""Charts: what they show, apart from how they are drawn."""
+"""Charts: their content, separate from the drawing."""

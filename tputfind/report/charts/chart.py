@@ -1,4 +1,4 @@
-"""What a plot draws, as plain data: axes, series of numbers, and the same in words."""
+"""The content of a plot as plain data: axes, series of numbers, and the same in words."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ Scale = Literal["from_zero", "log2", "log10"]
 Look = Literal["line", "outline", "boxes", "bars", "fitted", "failed"]
 _LONGEST_NAME: Final = 44
 _TALLEST_BAR: Final = 1.25
-"""An interval that reaches over the highest throughput by more than this is cut: the points must stay apart."""
+"""Top of the plot, as a multiple of the highest throughput; longer intervals are cut to keep the points apart."""
 
 
 class Axis(msgspec.Struct, frozen=True, kw_only=True):
-    """What one axis shows, in which unit; ``mib`` is printed in MiB and GiB. ``reads`` names one value on it."""
+    """An axis: its label, scale and unit; ``mib`` is printed in MiB and GiB. ``reads`` formats one value on it."""
 
     label: str
     scale: Scale
@@ -30,7 +30,7 @@ class Axis(msgspec.Struct, frozen=True, kw_only=True):
 class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A point; ``low`` and ``high`` are the ends of its interval or whisker, ``q1`` and ``q3`` of its box.
 
-    ``text`` is its value in words. Of a bar, ``x`` is its place from the top.
+    ``text`` is its value in words. The ``x`` of a bar is its place from the top.
     """
 
     x: float
@@ -43,9 +43,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Points that belong together. ``number`` is the record's, which decides colour, marker and line.
+    """Points that belong together. ``number`` is the record's, which sets colour, marker and line.
 
-    A series without a name is not in the legend: its look is told by the axis.
+    A series without a name is not in the legend: the label of the axis explains its look.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """A point that a reader looks for; ``text`` follows its kind in the legend, and is empty for several records."""
+    """A marked point of the curve; ``text`` follows its kind in the legend, and is empty for several records."""
 
     kind: Best
     x: float
@@ -72,9 +72,9 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """One plot: what its axes are, what is drawn, and the same in words.
+    """A plot: its axes, its series, and the same in words.
 
-    Bars have ``names``. Where the plot itself shows what the words say, a ``note`` stands below it instead.
+    Bars have ``names``. If the plot itself shows what the words say, a ``note`` replaces them below it.
     """
 
     kind: Literal["throughput", "tradeoff", "memory", "latency", "clock", "power"]
@@ -96,13 +96,13 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def top(self) -> float:
-        """The value above which nothing is drawn; infinite where everything is."""
+        """Return the value above which intervals are cut; infinite if the plot shows them whole."""
         highest = max((point.y for series in self.series for point in series.points), default=0.0)
         return _TALLEST_BAR * highest if self.kind == "throughput" and not self.names else math.inf
 
 
 def title_of(records: Sequence[Record]) -> str:
-    """Return what a page or a plot of records is about."""
+    """Return the title of a page or a plot of records."""
     if len(records) == 1:
         return text.title(records[0])
     models = list(dict.fromkeys(record.spec.model for record in records))
@@ -115,7 +115,7 @@ def _few(names: Sequence[str], what: str) -> str:
 
 
 def names_of(records: Sequence[Record]) -> list[str]:
-    """Name each record by what sets it apart: its model, recipe or device, else its time, else a number."""
+    """Return a name for each record, made of the fields that distinguish it, with a number if names are equal."""
     told = identity.distinguishing_fields(records)
     names = [", ".join(identity.NAMES[name](record) for name in told) for record in records]
     if len(records) == 1:
@@ -128,7 +128,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
 
 
 def shortened(words: str, most: int = _LONGEST_NAME) -> str:
-    """Return text on one line that can be shown, with its middle left out where it is too long."""
+    """Return text as one printable line, with its middle left out if it is too long."""
     line = "".join(letter if letter.isprintable() else " " for letter in words)
     half = (most - 1) // 2
     return line if len(line) <= most else f"{line[:half]}…{line[-half:]}"

@@ -1,4 +1,4 @@
-"""The plots of records: which numbers they draw, and what they show in words. Pure functions of records."""
+"""The plots of records: their numbers and their words. Pure functions of records."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
@@ -17,7 +17,7 @@ _MOST_POINTS: Final = 300
 """Maximum points per plot; keeps a page under 1 MB."""
 _BANDS: Final = "Bands are 95 % confidence intervals."
 MOST_BOXES: Final = 32
-"""Of more batch sizes than this, quantiles are lines: boxes would lie over each other."""
+"""Maximum batch sizes with boxes; above this, quantiles are lines, since boxes would overlap."""
 _MOST_BARS: Final = 40
 _MOST_LISTED: Final = 12
 
@@ -35,46 +35,46 @@ _ValueOf = Callable[[Record, Row], _Value | None]
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
-    """Return the plots that records give, without those that would be empty."""
+    """Return the plots of records, without empty ones."""
     plots = (throughput, tradeoff, memory, latency, clock, power)
     every = [_bars(records, *bar) for bar in _BARS] if are_bars(records) else [plot(records) for plot in plots]
-    return [_with_cuts(_thinned(chart)) for chart in every if not chart.empty]
+    return [_note_cuts(_thin(chart)) for chart in every if not chart.empty]
 
 
 def are_bars(records: Sequence[Record]) -> bool:
-    """Whether these are several records of which none has a second batch size that was timed: curves of one point."""
+    """Whether these are several records with at most one timed batch size each: curves of one point."""
     counts = [sum(row.samples_per_s is not None for row in record.rows) for record in records]
     return len(records) > 1 and max(counts) == 1
 
 
-def _with_cuts(chart: Chart) -> Chart:
-    """Return a chart that says in words which of the intervals that are drawn do not end in it."""
+def _note_cuts(chart: Chart) -> Chart:
+    """Return a chart whose words name the intervals that are cut at the top."""
     points = [point for series in chart.series for point in series.points]
     cut = [point for point in points if point.high is not None and point.high > chart.top]
     if not cut:
         return chart
     batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
     farthest = format_figure(max(point.high or 0.0 for point in cut))
-    return _with_words(chart, f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s.")
+    return _append_words(chart, f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s.")
 
 
-def _with_words(chart: Chart, words: str) -> Chart:
+def _append_words(chart: Chart, words: str) -> Chart:
     return replace(chart, words=f"{chart.words} {words}", note=chart.note and f"{chart.note} {words}")
 
 
-def _thinned(chart: Chart) -> Chart:
-    """Return a chart with no more points than a page bears, evenly chosen, and say how many are left out."""
+def _thin(chart: Chart) -> Chart:
+    """Return a chart with a limited number of points, evenly chosen, and say how many are drawn."""
     count = sum(len(one.points) for one in chart.series)
     if count <= _MOST_POINTS:
         return chart
     every = ceil(count / _MOST_POINTS)
     series = tuple(replace(one, points=one.points[::every] or one.points[:1]) for one in chart.series)
     drawn = sum(len(one.points) for one in series)
-    return _with_words(replace(chart, series=series), f"Of {count} points {drawn} are drawn.")
+    return _append_words(replace(chart, series=series), f"Of {count} points {drawn} are drawn.")
 
 
 def throughput(records: Sequence[Record]) -> Chart:
-    """Return throughput against batch size, each with its interval; the fastest, the knee and the largest marked.
+    """Return throughput against batch size, with intervals; the fastest, the knee and the largest are marked.
 
     Records with one batch size each are bars.
     """
@@ -82,7 +82,7 @@ def throughput(records: Sequence[Record]) -> Chart:
         return _bars(records, *_BARS[0])
     failed = sum(row.failure is not None for record in records for row in record.rows)
     left_out = f" Batch sizes that failed are not drawn: {failed}." if failed else ""
-    best = ". ".join(_of_record(records, number, _best_words(record)) for number, record in enumerate(records))
+    best = ". ".join(_record_words(records, number, _best_words(record)) for number, record in enumerate(records))
     return Chart(
         kind="throughput",
         title="Throughput against batch size",
@@ -97,7 +97,7 @@ def throughput(records: Sequence[Record]) -> Chart:
 
 
 def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
-    """Yield the rows that are marked: the safe batch is not, which is a choice and no feature of the curve."""
+    """Yield the rows to mark; not the safe batch, which is a choice and not a feature of the curve."""
     for name, row in answers(record):
         if name != "safe":
             yield name, row
@@ -126,19 +126,19 @@ def _rate(record: Record, row: Row) -> str:
     return f"{format_rate(record, row)} samples/s"
 
 
-def _of_record(records: Sequence[Record], number: int, told: str) -> str:
-    """Return what is told of a record, with its name before it where there are several."""
+def _record_words(records: Sequence[Record], number: int, told: str) -> str:
+    """Return words about a record, with its name before them if there are several records."""
     return f"{names_of(records)[number]}: {told}" if len(records) > 1 else f"{told[:1].upper()}{told[1:]}"
 
 
 def tradeoff(records: Sequence[Record]) -> Chart:
-    """Return throughput against latency: the percentile that the SLO is about where all who have one agree."""
+    """Return throughput against latency, at the percentile of the SLO if the records agree on one, else at p50."""
     targets = {(record.spec.slo_ms, record.spec.percentile) for record in records if record.spec.slo_ms is not None}
     percents = {percent for _, percent in targets}
     percent = percents.pop() if len(percents) == 1 else 50.0
     series = _each_record(records, lambda record: _tradeoff_points(record, percent))
     if not series and percent != 50:
-        percent, targets = 50.0, set()  # the SLO's percentile is not known of any row
+        percent, targets = 50.0, set()  # no row has enough samples for the SLO's percentile
         series = _each_record(records, lambda record: _tradeoff_points(record, percent))
     levels = [
         Level(axis="x", value=slo_ms, text=f"SLO: p{at:g} within {slo_ms:g} ms")
@@ -168,7 +168,7 @@ def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:
 
 
 def latency(records: Sequence[Record]) -> Chart:
-    """Return how latencies spread: boxes of one record's batch sizes, else their 50th and 99th percentiles."""
+    """Return the distribution of latencies: boxes for one record's batch sizes, else the 50th and 99th percentiles."""
     boxes = len(records) == 1 and sum(bool(row.latency_ms) for row in _ok_rows(records[0])) <= MOST_BOXES
     if boxes:
         series = _each_record(records, _boxes, "boxes")
@@ -212,7 +212,7 @@ def _percentile(percent: float) -> _ValueOf:
 
 
 def memory(records: Sequence[Record]) -> Chart:
-    """Return peak memory against batch size with the limits; of one record the search's trials too."""
+    """Return peak memory against batch size with the limits, and for a single record the search's trials."""
     series = _each_record(records, _by_batch_size(_memory))
     series += tuple(_trials(records[0])) if len(records) == 1 else ()
     levels = _limits(records) if series else ()
@@ -240,7 +240,7 @@ def _mib(mib: float) -> str:
 
 
 def _limit_bytes(record: Record) -> int | None:
-    """Return the memory that a record's batches had to do with; None if unknown."""
+    """Return the memory limit of a record's batches in bytes; None if unknown."""
     found = record.edge.memory_limit_bytes if record.edge is not None else None
     return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
 
@@ -260,7 +260,7 @@ def _trials(record: Record) -> Iterator[Series]:
 
 
 def _trial_point(record: Record, trial: Trial) -> Point | None:
-    """Return a trial's peak of memory; one that ran out, and does not know it, did so at the limit."""
+    """Return a trial's peak memory; a trial that ran out of memory at an unknown peak is drawn at the limit."""
     peak = peak_bytes(record, trial)
     if trial.failure is None:
         text = f"in its trial {format_bytes(peak or 0)}"
@@ -311,10 +311,9 @@ def _over_windows(
 
 
 def _windows(record: Record) -> Iterator[Health | None]:
-    """Yield the device's health in every window, the first of each row, then the second, and so on.
+    """Yield the device's health in every window: the first of each row, then the second, and so on.
 
-    Rows take turns in this order, but for one that the search timed by itself, before the others: when a window was is
-    not in the record.
+    Rows take turns in this order, except a row that the search timed by itself earlier. Windows have no timestamps.
     """
     rounds = max((len(row.timings) for row in record.rows), default=0)
     for number in range(rounds):
@@ -363,7 +362,7 @@ _BARS: Final[tuple[tuple[_Kind, str, str, _ValueOf], ...]] = (
     ("clock", "SM clock", "The mean while the throughput was timed.", _clock),
     ("power", "Power", "The mean while the throughput was timed.", _power),
 )
-"""The plots of records with one batch size each: the figures that readers compare, each with what is to be known."""
+"""The plots of records with one batch size each: kind, title, explanation, and value."""
 
 
 def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, value_of: _ValueOf) -> Chart:
@@ -397,7 +396,7 @@ def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, va
 
 
 def _by_batch_size(value_of: _ValueOf) -> Callable[[Record], Iterator[Point]]:
-    """Return what yields a point for each row whose value is known."""
+    """Return a function that yields a point for each row with a known value."""
 
     def points(record: Record) -> Iterator[Point]:
         for row in _ok_rows(record):
@@ -412,7 +411,7 @@ def _ok_rows(record: Record) -> list[Row]:
 
 
 def _scale_of(values: Iterable[float], wanted: Scale) -> Scale:
-    """Return a logarithmic scale only where every value has a place on it."""
+    """Return the wanted logarithmic scale if every value is positive; else the linear one."""
     return wanted if all(value > 0 for value in values) else "from_zero"
 
 

@@ -1,4 +1,4 @@
-"""Charts drawn by matplotlib, as SVG for a page, in its colours, or as an image that explains itself."""
+"""Draw charts by matplotlib: as SVG in a page's colours, or as a self-explanatory image."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ DARK: Final = {
     "series-7": "#b8c0c8",
 }
 _SERIES: Final = sum(name.startswith("series-") for name in LIGHT)
-"""From here on colours are taken again; markers tell the records apart."""
+"""Number of colours; further records repeat them and differ by marker."""
 ENDINGS: Final = ("svg", "png")
 _IN_PLACE_OF: Final = {name: f"#{0xABC000 + place:06x}" for place, name in enumerate(LIGHT)}
-"""Colours that no plot has otherwise: each is exchanged for the page's own, which differ in the dark."""
+"""Placeholder colours, which no plot has otherwise; each is replaced by the page's own, which depend on the scheme."""
 _LONGEST_TITLE: Final = 200
 _STYLE: Final[dict[str, Any]] = {
     "svg.fonttype": "none",
@@ -69,13 +69,13 @@ _STYLE: Final[dict[str, Any]] = {
     "savefig.dpi": 200,
 }
 PLOT_MAKER: Final = "tputfind"
-"""What a plot names as the program that made it, by which a later run knows one that it may replace."""
+"""The program name in a plot's metadata, by which a later run recognizes a file that it may replace."""
 _METADATA: Final[dict[str, dict[str, Any]]] = {
     "svg": {"Date": None, "Creator": PLOT_MAKER, "Format": None, "Type": None},
     "png": {"Software": PLOT_MAKER},
 }
 _PLAIN_INCHES: Final = (4.6, 2.9)
-"""As wide as a phone at one pixel a point: letters have their own size there, and larger ones on a desk."""
+"""Width and height; as wide as a phone at one pixel a point, so that letters keep their size there."""
 _TITLED_INCHES: Final = (7.5, 4.2)
 _FONT: Final = 9.5
 _MARKERS: Final = "os^DvPX*<>"
@@ -83,21 +83,21 @@ _DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _RINGS: Final[dict[Best, tuple[str, float]]] = {"fastest": ("o", 11), "knee": ("D", 11), "largest": ("s", 14)}
 _MOST_TICKS: Final = 9
 _MOST_MARKERS: Final = 64
-"""Of more points than this, markers are small."""
+"""Markers are small above this number of points."""
 _MOST_POINTS: Final = 200
-"""Of more than this, there is the line alone: a page is to stay under a megabyte."""
+"""Above this number of points, only the line is drawn; keeps a page under 1 MB."""
 _EDGE_INCHES: Final = 0.14
 _TITLE_INCHES: Final = 0.55
 _BAR_INCHES: Final = 0.4
 _NEAR_THE_TOP: Final = 0.94
-"""From this share of the axes' height on, there is no room for a line's name above it."""
+"""Fraction of the axes' height above which there is no room for a line's name above it."""
 
 
 class Inline(NamedTuple):
-    """A chart for a page: its ``<svg>`` element, and what its script reads.
+    """A chart for a page: its ``<svg>`` element, and the data for the page's script.
 
-    ``box`` is where the axes lie: left, top, width and height, in percent of the  Of every ``stop`` it has the
-    text, and the places of its points, in the drawing's own unit.
+    ``box`` is the position of the axes: left, top, width and height, in percent of the figure. ``stops`` are the text
+    of each stop and the positions of its points, in the drawing's own unit.
     """
 
     svg: str
@@ -106,31 +106,31 @@ class Inline(NamedTuple):
 
 
 def check_installed(what: str) -> None:
-    """Refuse what is to be drawn if matplotlib cannot be imported."""
+    """Raise BadRequest, which names the request, if matplotlib cannot be imported."""
     try:
         with _quiet():
-            import matplotlib.figure  # noqa: F401  # to see whether it can be
+            import matplotlib.figure  # noqa: F401  # checks that it can be imported
     except ImportError:
         raise BadRequest(f"{what} needs matplotlib", "pip install 'tputfind[plot]'") from None
 
 
 def figure(chart: Chart) -> Figure:
-    """Return a chart by itself, to be shown or changed."""
+    """Return a chart as a matplotlib figure, to be shown or changed."""
     with _style():
         return titled(chart, LIGHT)
 
 
 def image(chart: Chart, ending: str) -> bytes:
-    """Return a chart by itself, as a file with one of ``ENDINGS``; as SVG its colours follow the reader's scheme."""
+    """Return a chart as a file with one of ``ENDINGS``; the colours of an SVG follow the reader's scheme."""
     with _style():
-        made = _saved(titled(chart, LIGHT), ending, _METADATA[ending])
-    return _with_dark_colours(made, chart) if ending == "svg" else made
+        made = _encode(titled(chart, LIGHT), ending, _METADATA[ending])
+    return _add_dark_colours(made, chart) if ending == "svg" else made
 
 
-def _with_dark_colours(svg: bytes, chart: Chart) -> bytes:
-    """Return an SVG file with the dark colours for readers who prefer them, and with what a screen reader says.
+def _add_dark_colours(svg: bytes, chart: Chart) -> bytes:
+    """Return an SVG file with dark colours for readers who prefer them, and with text for screen readers.
 
-    A style sheet in the file exchanges each light colour by itself: a program that knows no media queries shows those.
+    A style sheet in the file replaces each light colour; a program without media queries shows the light ones.
     """
     rules = [
         f'[style*="{part}: {LIGHT[name]}"]{{{part}:{DARK[name]}!important}}'
@@ -146,12 +146,12 @@ def _with_dark_colours(svg: bytes, chart: Chart) -> bytes:
 def inline(chart: Chart) -> Inline:
     """Return a chart for a page that defines the colours as custom properties.
 
-    Its ids begin with the chart's kind, so that plots on one page do not share any; what a screen reader says of it
-    stands in ``<title>`` and ``<desc>``.
+    Its ids begin with the chart's kind, so that plots on one page share no ids; ``<title>`` and ``<desc>`` hold the
+    text for screen readers.
     """
     with _style():
         figure = plain(chart, _IN_PLACE_OF)
-        drawn = _saved(figure, "svg", _METADATA["svg"] | {"Creator": None}).decode()
+        drawn = _encode(figure, "svg", _METADATA["svg"] | {"Creator": None}).decode()
     drawn = re.sub(
         r"<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>", "", drawn[drawn.index("<svg") :], flags=re.DOTALL
     )
@@ -171,7 +171,7 @@ def inline(chart: Chart) -> Inline:
     return Inline(svg, axes_box(figure), places)
 
 
-def _saved(figure: Figure, ending: str, metadata: dict[str, Any]) -> bytes:
+def _encode(figure: Figure, ending: str, metadata: dict[str, Any]) -> bytes:
     paper = io.BytesIO()
     figure.savefig(paper, format=ending, metadata=metadata)
     return paper.getvalue()
@@ -179,7 +179,7 @@ def _saved(figure: Figure, ending: str, metadata: dict[str, Any]) -> bytes:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep what matplotlib says of its cache and of glyphs that no font has to itself."""
+    """Suppress matplotlib's messages about its cache and about missing glyphs."""
     logger = logging.getLogger("matplotlib")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -193,7 +193,7 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Draw the same everywhere, whatever the user's own settings."""
+    """Reset matplotlib's settings to ours, so that plots are the same everywhere."""
     with _quiet():
         import matplotlib as mpl
 
@@ -205,14 +205,14 @@ def _style() -> Iterator[None]:
 
 
 class Stop(NamedTuple):
-    """A place on the plot's axis: what is read there, a line for each value, and the points where they are drawn."""
+    """A place on the plot's axis: its text, with a line for each record, and its points."""
 
     text: str
     points: tuple[Point, ...]
 
 
 def stops(chart: Chart) -> list[Stop]:
-    """Return every place of a plot, from left to right; of bars from the top."""
+    """Return every place of a plot, from left to right; bars from the top."""
     named = {series.number: series.name for series in chart.series if series.name}
     several = len(named) > 1
     there: dict[float, list[tuple[Series, Point]]] = {}
@@ -235,7 +235,7 @@ def _heading(chart: Chart, x: float) -> str:
 
 
 def _lines(there: list[tuple[Series, Point]], named: dict[int, str]) -> Iterator[str]:
-    """Yield the values at one place, those of one record on one line."""
+    """Yield the values at one place, one line per record."""
     of_record: dict[int, list[str]] = {}
     for series, point in there:
         of_record.setdefault(series.number, []).append(point.text)
@@ -245,7 +245,7 @@ def _lines(there: list[tuple[Series, Point]], named: dict[int, str]) -> Iterator
 
 
 def plain(chart: Chart, colours: dict[str, str]) -> Figure:
-    """Return the drawing for a page, which names it in its own words and has its own paper."""
+    """Return the drawing for a page, which adds its own heading and background."""
     figure, axes = _figure(chart, colours, _PLAIN_INCHES)
     figure.set_facecolor("none")
     axes.set_title(chart.y.label, loc="left", fontsize=_FONT, color=colours["quiet"])
@@ -253,7 +253,7 @@ def plain(chart: Chart, colours: dict[str, str]) -> Figure:
 
 
 def titled(chart: Chart, colours: dict[str, str]) -> Figure:
-    """Return the drawing by itself: what was measured stands above it."""
+    """Return the drawing for an image, with the measured work as its title."""
     figure, _ = _figure(chart, colours, _TITLED_INCHES)
     figure.set_facecolor(colours["paper"])
     banded = any(point.low is not None for series in chart.series for point in series.points)
@@ -271,13 +271,13 @@ def titled(chart: Chart, colours: dict[str, str]) -> Figure:
 
 
 def axes_box(figure: Figure) -> list[float]:
-    """Return where the axes lie in a figure that was drawn: left, top, width and height, in percent of it."""
+    """Return the position of the axes in a drawn figure: left, top, width and height, in percent of it."""
     box = figure.axes[0].get_position()
     return [round(100 * share, 2) for share in (box.x0, 1 - box.y1, box.width, box.height)]
 
 
 def place(chart: Chart, figure: Figure, point: Point) -> list[float]:
-    """Return where a point lies in a figure that was drawn, from its left and its top, in points of 1/72 inch."""
+    """Return the position of a point in a drawn figure, from its left and its top, in points of 1/72 inch."""
     at = (point.y, point.x) if chart.names else (point.x, point.y)
     across, up = figure.transFigure.inverted().transform(figure.axes[0].transData.transform(at))
     width, height = figure.get_size_inches() * 72
@@ -285,7 +285,7 @@ def place(chart: Chart, figure: Figure, point: Point) -> list[float]:
 
 
 def _figure(chart: Chart, colours: dict[str, str], inches: tuple[float, float]) -> tuple[Figure, Axes]:
-    """Return the drawing, with its legend below it, where there is more than one thing to tell apart."""
+    """Return the drawing, with a legend below it if there is more than one thing to distinguish."""
     from matplotlib.figure import Figure
 
     figure = Figure(layout="constrained", figsize=inches)
@@ -301,7 +301,7 @@ def _figure(chart: Chart, colours: dict[str, str], inches: tuple[float, float]) 
         if series.name:
             handles[series.name] = handle
     if len(handles) == 1 and all(mark.text for mark in chart.marks):
-        handles.clear()  # the title says what the only curve is
+        handles.clear()  # the title describes the only curve
     ring: dict[str, Any] = {"linestyle": "none", "markerfacecolor": "none", "markeredgecolor": colours["ink"]}
     for mark in chart.marks:
         marker, size = _RINGS[mark.kind]
@@ -332,18 +332,18 @@ def _level(axes: Axes, which: str, value: float, text: str, colours: dict[str, s
 
 
 def _share(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
-    """Return where a point lies in the axes, as shares of their width and of their height."""
+    """Return the position of a point in the axes, as fractions of their width and height."""
     across, up = axes.transAxes.inverted().transform(axes.transData.transform(point))
     return float(across), float(up)
 
 
 def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str], inches: tuple[float, float]) -> None:
-    """Give the figure a legend, and the height that it needs with it."""
+    """Add a legend to the figure, and the height for it."""
     longest = max(map(len, handles), default=0)
     columns = 1 if len(handles) < 3 or longest >= 30 else 2 if longest > 18 else 3
     figure.set_size_inches(inches[0], inches[1] + 0.19 * math.ceil(len(handles) / columns))
     if handles:
-        # A label that begins with _ would be left out of a legend.
+        # Legends leave out labels that begin with _.
         texts = [f" {shortened(text, 58)}" for text in handles]
         how: dict[str, Any] = {"ncols": columns, "handlelength": 2.5, "frameon": False, "fontsize": _FONT - 0.5}
         legend = figure.legend(
@@ -353,7 +353,7 @@ def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str]
 
 
 def _shrink(handles: Sequence[Artist | None]) -> None:
-    """Keep the markers of a legend out of the lines beside them."""
+    """Limit the size of markers in a legend, so that they do not overlap."""
     from matplotlib.lines import Line2D
 
     for handle in handles:
@@ -362,7 +362,7 @@ def _shrink(handles: Sequence[Artist | None]) -> None:
 
 
 def _dress(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
-    """Give the axes their labels and colours: lines across are all that a reader needs."""
+    """Set the labels and colours of the axes, with horizontal grid lines only."""
     axes.set_facecolor("none")
     axes.set_xlabel(chart.x.label, color=colours["quiet"], fontsize=_FONT)
     axes.tick_params(colors=colours["quiet"], labelcolor=colours["quiet"], labelsize=_FONT - 0.5)
@@ -378,7 +378,7 @@ def _dress(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
 
 
 def _bars(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
-    """Draw bars from the top, above each its name and its value."""
+    """Draw bars from the top, each below its name and its value."""
     points = chart.series[0].points
     most = max([*(point.y for point in points), *(point.high or 0.0 for point in points)]) or 1.0
     axes.barh(range(len(points)), [point.y for point in points], height=0.3, color=colours["series-0"])
@@ -401,7 +401,7 @@ def _bars(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
 
 
 def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
-    """Draw a series and return what stands for it in the legend."""
+    """Draw a series and return its artist for the legend."""
     colour = colours[f"series-{series.number % _SERIES}"]
     x, y = [point.x for point in series.points], [point.y for point in series.points]
     if series.look in ("fitted", "failed"):
@@ -430,7 +430,7 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
 
 
 def _boxes(axes: Axes, series: Series, colour: str) -> Artist:
-    """Draw boxes as thick lines, which are as wide on every scale, with a bar for the median."""
+    """Draw boxes as thick lines, which have the same width on every scale, with a bar for the median."""
     boxes = [point for point in series.points if point.q1 is not None and point.q3 is not None]
     ends = [point.q1 or 0.0 for point in boxes], [point.q3 or 0.0 for point in boxes]
     axes.vlines([point.x for point in boxes], *ends, colors=colour, linewidth=8, alpha=0.55)
@@ -439,7 +439,7 @@ def _boxes(axes: Axes, series: Series, colour: str) -> Artist:
 
 
 def _limit(axes: Axes, chart: Chart) -> None:
-    """Set scales, ends and ticks of both axes by everything that is drawn."""
+    """Set scales, ends and ticks of both axes to fit everything that is drawn."""
     points = [point for series in chart.series for point in series.points]
     x = [point.x for point in points] + [level.value for level in chart.levels if level.axis == "x"]
     y = [point.y for point in points] + [level.value for level in chart.levels if level.axis == "y"]
@@ -471,7 +471,7 @@ def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:
 def ticks(low: float, high: float, base: int) -> list[float]:
     """Return at most nine places to label between two ends of a logarithmic axis.
 
-    Powers of 2, or of 10 with what lies between them where there is room; over less than that, even steps.
+    These are powers of 2, or of 10 with steps between them if there is room; over a short range they are even steps.
     """
     first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
     for steps in ((1, 2, 5), (1, 3), (1,)) if base == 10 else ((1,),):

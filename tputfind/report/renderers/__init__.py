@@ -1,1 +1,1 @@
-"""What a document looks like: on a terminal, in Markdown, as a page, as CSV, as JSON."""
+"""Renderers of documents: terminal, Markdown, page, CSV, JSON."""

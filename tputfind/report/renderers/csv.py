@@ -1,4 +1,4 @@
-"""A table of values as CSV, and for pandas."""
+"""Convert a table of values to CSV, and to pandas."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_FORMULA: Final = re.compile(r"[\s]*[=+\-@\t\r＝＋－＠]")  # spreadsheets take the wide forms too
+_FORMULA: Final = re.compile(r"[\s]*[=+\-@\t\r＝＋－＠]")  # spreadsheets accept the wide forms too
 
 
 def to_csv(table: Table) -> bytes:
-    """Return one line for each row, figures with six significant digits; an infinite one is unknown."""
+    """Return one line for each row, with six significant digits; infinite figures are empty."""
     paper = io.StringIO()
     writer = csv.writer(paper, lineterminator="\n")
     writer.writerow([column.heading for column in table.columns])
@@ -35,9 +35,9 @@ def _written(cell: Cell) -> object:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Return text of a CSV cell that no spreadsheet takes for a formula: with an apostrophe before what begins as one.
+    """Return the text of a CSV cell with an apostrophe before it if a spreadsheet would read it as a formula.
 
-    OWASP, "CSV Injection": the signs that begin a formula.
+    OWASP, "CSV Injection": the characters that begin a formula.
     """
     return f"'{text}" if _FORMULA.match(text) else text
 
@@ -46,16 +46,16 @@ _BOOLEANS = {"True": True, "False": False}
 
 
 def to_frame(table: Table) -> pd.DataFrame:
-    """Return a line for each row, with the nullable types of pandas; an infinite figure is unknown, as in a CSV."""
-    import pandas as pd  # here, because it takes a second
+    """Return a line for each row, with the nullable types of pandas; infinite figures are unknown, as in a CSV."""
+    import pandas as pd  # imported here because it takes a second
 
     cells = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
-    columns = {column.heading: _typed(of) for column, of in zip(table.columns, cells, strict=True)}
+    columns = {column.heading: _column_values(of) for column, of in zip(table.columns, cells, strict=True)}
     return pd.DataFrame({name: pd.Series(values, dtype=kind) for name, (values, kind) in columns.items()})
 
 
-def _typed(cells: Sequence[Cell]) -> tuple[list[object], Any]:
-    """Return the values of a column, None for the unknown, and the type that holds them: Float64 if none is known."""
+def _column_values(cells: Sequence[Cell]) -> tuple[list[object], Any]:
+    """Return the values of a column, None if unknown, and their type: Float64 if all are unknown."""
     texts = {cell.text for cell in cells if cell.number is None and cell.text}
     if texts and texts <= _BOOLEANS.keys():
         return [_BOOLEANS.get(cell.text) for cell in cells], "boolean"

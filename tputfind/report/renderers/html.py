@@ -1,4 +1,4 @@
-"""A document as a page: one HTML file that needs nothing else."""
+"""Convert a document to a page: a single self-contained HTML file."""
 
 import base64
 import hashlib
@@ -12,8 +12,7 @@ from tputfind.report.document import Document, attempt
 def to_html(document: Document) -> bytes:
     """Return the page of a document, the same bytes for the same document.
 
-    All that comes from a result is escaped. The only script is ours, named by its hash, so that a browser runs no
-    other.
+    All text from a result is escaped. The only script is ours, named by its hash, so that a browser runs no other.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -30,10 +29,10 @@ def to_html(document: Document) -> bytes:
         light=LIGHT,
         dark=DARK,
     )
-    # Lone surrogates, which a file's name may hold, have no place in UTF-8.
+    # UTF-8 cannot encode lone surrogates, which a file's name may hold.
     return text.encode(errors="replace")
 
 
 def part(name: str) -> str:
-    """Return a file that pages are made of."""
+    """Return the text of a file that pages are made of."""
     return resources.files("tputfind.report.renderers").joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A document as Markdown, in which no text makes HTML, a link, an image or code."""
+"""Convert a document to Markdown, in which no text becomes HTML, a link, an image or code."""
 
 import re
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ from tputfind.report.document import Answers, Code, Defect, Document, Notices, S
 
 _FENCE: Final = "```"
 _ACTIVE: Final = re.compile(r"(\\*)([`\[\]])")
-"""What makes links, images and code, after backslashes: each would undo the next."""
+"""Characters that begin links, images and code, after backslashes: each backslash would undo the next."""
 
 
 def to_markdown(document: Document) -> bytes:
-    """Return a document as a file of Markdown; the title of a collection is for pages alone."""
+    """Return a document as a Markdown file, without the title of a collection, which is for pages alone."""
     title = "" if document.is_collection else _bold(document.title)
     blocks = [block for block in (title, document.lead, *_blocks(document)) if block]
     passive = (
@@ -28,7 +28,7 @@ def _bold(text: str) -> str:
 
 
 def _blocks(document: Document) -> Iterator[str]:
-    """Yield the blocks of a document in order; a blank line stands between any two."""
+    """Yield the blocks of a document in order; blank lines separate them."""
     for section in document.sections:
         if isinstance(section, Document):
             has_parts = any(isinstance(part, Document) for part in section.sections)

@@ -1,4 +1,4 @@
-"""A document on a terminal: tables as wide as there is room for, one line a row, and texts broken between words."""
+"""Print a document on a terminal: tables as wide as there is room, one line a row, and texts wrapped between words."""
 
 import re
 import textwrap
@@ -32,9 +32,9 @@ _LEAST_WIDTH: Final = 20
 _PLAIN: Final = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
 _UNBOUNDED: Final = 10_000
 _STYLES: Final = ((3, _UNBOUNDED), (2, _UNBOUNDED), (3, 12), (2, 12), (1, 12), (2, 8), (1, 8))
-"""Blanks between columns and characters to a line of a heading, from a wide terminal to a narrow one."""
+"""Blanks between columns and characters per line of a heading, from a wide terminal to a narrow one."""
 _LOOKS: Final = ((10, 0), (10, 1), (6, 1), (0, 1), (0, 2), (0, 3))
-"""Characters of a bar, and up to which number columns are dropped, from a wide terminal to a narrow one."""
+"""Characters of a bar, and the highest ``drop`` of the dropped columns, from a wide terminal to a narrow one."""
 _SHORTEST_NAME: Final = 8
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _COLOURS: Final[dict[Tone, str]] = {"": "", "good": "green", "bad": "red", "unsure": "yellow"}
@@ -42,7 +42,7 @@ _BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/
 
 
 def print_document(document: Document, console: Console) -> None:
-    """Print a document; the title of a collection is for pages alone, since its parts have titles."""
+    """Print a document, without the title of a collection, since its parts have titles."""
     shown = msgspec.structs.replace(document, title="") if document.is_collection else document
     for number, block in enumerate(_blocks(shown)):
         if number:
@@ -56,7 +56,7 @@ def print_document(document: Document, console: Console) -> None:
 
 
 def _blocks(document: Document) -> list[Section]:
-    """Return what a document holds, its headings included, in one list: a blank line stands between any two."""
+    """Return the headings and sections of a document in one flat list; blank lines separate them."""
     heading = msgspec.structs.replace(document, sections=())
     found: list[Section] = [heading] if document.title or document.lead else []
     for section in document.sections:
@@ -106,13 +106,13 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def print_line(line: str, console: Console, style: str = "", mark: str = "") -> None:
-    """Print a line of words after a mark, broken between words if a console is narrower."""
+    """Print text after a mark, wrapped between words if the console is narrower."""
     for place, part in enumerate(broken(line, console.width - len(mark))):
         console.print(Text.assemble((" " * len(mark) if place else mark, "yellow"), (part, style)), soft_wrap=True)
 
 
 def answer_lines(answers: Iterable[tuple[str, str]], width: int) -> list[Text]:
-    """Return the lines of answers, each text in the column beside the labels."""
+    """Return the lines of answers: labels in the first column, texts in the second."""
     return [
         Text.assemble((f"{label if not number else '':<{_LABELS}}", "bold"), part)
         for label, answer in answers
@@ -121,7 +121,7 @@ def answer_lines(answers: Iterable[tuple[str, str]], width: int) -> list[Text]:
 
 
 def broken(line: str, width: int) -> list[str]:
-    """Return the lines of a text that is broken between words, and not before a unit, to keep to a width."""
+    """Wrap a text to a width between words, but not before a unit, and return its lines."""
     kept = _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", line)
     lines = textwrap.wrap(kept, max(width, _LEAST_WIDTH), break_long_words=False, break_on_hyphens=False)
     return [part.replace("\N{NO-BREAK SPACE}", " ") for part in lines]
@@ -133,7 +133,7 @@ def has_blocks(console: Console) -> bool:
 
 
 def fitted(table: Table, console: Console, most_rows: int | None = None) -> Grid:
-    """Return a table, or its last rows, in the widest form that a console has room for; the narrowest may be wider."""
+    """Return a table, or its last rows, in the widest form that fits the console; the narrowest may be wider."""
     for bar, dropped in _LOOKS:
         kept = [place for place, column in enumerate(table.columns) if _is_shown(column, bar, dropped)]
         grid = _grid(table, kept, bar, console, most_rows)
@@ -145,7 +145,7 @@ def fitted(table: Table, console: Console, most_rows: int | None = None) -> Grid
     names = [place for place, column in enumerate(table.columns) if column.shrinks]
     if not _fit(grid, console) and names:
         too_wide = _width_of(grid, console) - console.width
-        grid = _grid(_with_short_names(table, names[0], too_wide), kept, bar, console, most_rows)
+        grid = _grid(_shorten_names(table, names[0], too_wide), kept, bar, console, most_rows)
         _fit(grid, console)
     return grid
 
@@ -155,7 +155,7 @@ def _is_shown(column: Column, bar: int, dropped: int) -> bool:
 
 
 def _grid(table: Table, kept: Sequence[int], bar: int, console: Console, most_rows: int | None) -> Grid:
-    """Return the table of rich's that holds the columns to be kept."""
+    """Return the rich table of the columns to keep."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for place in kept:
         column = table.columns[place]
@@ -163,26 +163,26 @@ def _grid(table: Table, kept: Sequence[int], bar: int, console: Console, most_ro
     first = len(table.rows) - (most_rows or len(table.rows))
     for number, row in enumerate(table.rows):
         if number >= first:
-            cells = (_shown(table.columns[place], row[place], bar, console) for place in kept)
+            cells = (_cell_text(table.columns[place], row[place], bar, console) for place in kept)
             grid.add_row(*cells, style="bold" if number in table.strong else None)
     return grid
 
 
-def _shown(column: Column, cell: Cell, bar: int, console: Console) -> Text:
+def _cell_text(column: Column, cell: Cell, bar: int, console: Console) -> Text:
     text = _bar(cell.number or 0.0, bar, blocks=has_blocks(console)) if column.kind == "bar" else cell.text
     return Text(text, style=_COLOURS[cell.tone])
 
 
 def _bar(share: float, signs: int, *, blocks: bool) -> str:
-    """Draw a share, in eighths of a character if these can be shown."""
+    """Draw a fraction as a bar, in eighths of a character if the console can show them."""
     if not blocks:
         return "#" * round(share * signs)
     whole, rest = divmod(round(share * signs * 8), 8)
     return ("█" * whole + _EIGHTHS[rest]).rstrip()
 
 
-def _with_short_names(table: Table, place: int, too_wide: int) -> Table:
-    """Return a table with the names in one column cut so far that all of it may fit."""
+def _shorten_names(table: Table, place: int, too_wide: int) -> Table:
+    """Return a table with the names in one column cut so far that the whole may fit."""
     room = max(_SHORTEST_NAME, max(len(row[place].text) for row in table.rows) - too_wide) - len("...")
     rows = (
         (*row[:place], msgspec.structs.replace(row[place], text=shortened(row[place].text, room)), *row[place + 1 :])
@@ -192,7 +192,7 @@ def _with_short_names(table: Table, place: int, too_wide: int) -> Table:
 
 
 def _fit(grid: Grid, console: Console) -> bool:
-    """Make a table as wide as a console allows, in signs that it can show; return whether it fits."""
+    """Make a table as wide as a console allows, in characters that it can show; return whether it fits."""
     if not has_blocks(console):
         grid.box = _PLAIN
         for column in grid.columns:
@@ -207,5 +207,5 @@ def _fit(grid: Grid, console: Console) -> bool:
 
 
 def _width_of(grid: Grid, console: Console) -> int:
-    """Return the width that a table needs to have each row on one line."""
+    """Return the width at which each row of a table is on one line."""
     return console.measure(grid, options=console.options.update(width=_UNBOUNDED)).maximum

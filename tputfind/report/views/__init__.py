@@ -1,1 +1,1 @@
-"""What each kind of result says: a function of the result that returns a document."""
+"""Views: for each kind of result, a function that converts it to a document."""

@@ -1,4 +1,4 @@
-"""The ways of timing side by side, as a document: tables, and one sentence for every mistake."""
+"""The timing methods side by side, as a document: tables, and one sentence for every mistake."""
 
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -37,7 +37,7 @@ from tputfind.report.text import layout_shown
 from tputfind.units import shortened
 
 _LONGEST_STAGE: Final = 17
-"""Characters of a model's name in a table; the whole stands in the title."""
+"""Maximum characters of a model's name in a table; the title has the whole name."""
 
 
 def document(found: Methods | Pipeline) -> Document:
@@ -50,7 +50,7 @@ def document(found: Methods | Pipeline) -> Document:
     return whole(
         lambda: Document(
             title=_title(found),
-            lead=_explained(found),
+            lead=_lead(found),
             sections=(*sections_of("the table", tables), *sentences),
         ),
         source=found,
@@ -59,7 +59,7 @@ def document(found: Methods | Pipeline) -> Document:
 
 
 def _data(found: Methods | Pipeline) -> Table:
-    """Return one line for each way of timing under each condition, or for each stage in each way."""
+    """Return one line for each timing method under each condition, or for each stage with each method."""
     specs, keys = (
         ((found.spec,), ("way", "condition")) if isinstance(found, Methods) else (found.specs, ("stage", "way"))
     )
@@ -91,7 +91,7 @@ def _model(spec: Spec, input_shape: str) -> str:
     return " ".join((spec.model, spec.dtype, *layout_shown(spec, input_shape), input_shape))
 
 
-def _explained(found: Methods | Pipeline) -> str:
+def _lead(found: Methods | Pipeline) -> str:
     kept = found.repeats - found.drop
     counted = f"mean of {kept} in {len(turn_counts(kept))} turns, after {found.drop} dropped"
     if isinstance(found, Methods):
@@ -108,7 +108,9 @@ def _columns(first: str, others: Iterable[str]) -> list[Column]:
 
 
 def _methods(cells: Sequence[Timed]) -> Table:
-    rows = ((Cell(name), *(_shown(cell_of(cells, way, one)) for one in CONDITIONS)) for way, name in METHODS.items())
+    rows = (
+        (Cell(name), *(_timed_cell(cell_of(cells, way, one)) for one in CONDITIONS)) for way, name in METHODS.items()
+    )
     return table(_columns("method", CONDITIONS.values()), rows)
 
 
@@ -140,7 +142,7 @@ def _first_ms(cells: Sequence[Timed], way: TimingMethod) -> float | None:
     return None if cold is None else cold.samples_ms[0]
 
 
-def _shown(cell: Timed | None) -> Cell:
+def _timed_cell(cell: Timed | None) -> Cell:
     if cell is None or cell.failure is None:
         return _mean(None if cell is None else cell.figures)
     return Cell("not captured" if cell.way == "graph" else "failed")

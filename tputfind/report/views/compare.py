@@ -113,7 +113,7 @@ def _remarks_of(row: Judgement) -> list[str]:
 
 
 def _table(comparison: Comparison) -> Table:
-    """Return a row for each batch size in common; its remarks are given once, by number."""
+    """Return a row for each common batch size; remarks are listed once and referred to by number."""
     remarks = list(dict.fromkeys(remark for row in comparison.rows for remark in _remarks_of(row)))
     columns = [*map(Column, ("batch", "OLD /s", "NEW /s", "ratio", "95 %")), Column("verdict", "text")]
     columns += [Column("notes", "text")] if remarks else []

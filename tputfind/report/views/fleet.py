@@ -1,4 +1,4 @@
-"""Devices side by side: a table of one job on each, and of what becomes of it when all are busy."""
+"""Devices side by side: a table of one job on each device, and of the same job with all devices busy."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -17,7 +17,7 @@ _JUDGED: Final = ("95 % interval", "verdict")
 
 
 def documents(records: Sequence[Record]) -> list[Document]:
-    """Return a part for each job that several devices did, alone or all at once; nothing for a single device."""
+    """Return a part for each job that several devices did, alone or all at once; empty for a single device."""
     alone = [_by_device(one) for one in fleet.by_device(records)]
     return [*alone, *(_all_busy(one) for one in fleet.all_busy(records))]
 
@@ -79,7 +79,7 @@ def _job(record: Record) -> str:
 
 
 def _names(records: Sequence[Record]) -> dict[str, str]:
-    """Name each device by its number, and by its UUID too where another host has one of that number."""
+    """Name each device by its number, and by its UUID too if another host has a device of that number."""
     places = [record.environment.device for record in records]
     return {
         fleet.device_key(record): place
@@ -114,7 +114,7 @@ def _ratio(ratio: float | None, interval: Interval | None) -> tuple[Cell, Cell]:
 
 
 def _verdict(one: Judged) -> str:
-    """Say what a ratio comes to: ``slower by 6 %``."""
+    """Return a verdict in words: ``slower by 6 %``."""
     if one.verdict in ("same", "not known") or one.ratio is None:
         return one.verdict
     share = 100 * abs(one.ratio - 1)

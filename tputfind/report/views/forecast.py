@@ -1,4 +1,4 @@
-"""Forecasts as a document, which says of every figure that it is a forecast."""
+"""Forecasts as a document, which marks every figure as a forecast."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -29,7 +29,7 @@ _WORDS: Final = {0: "none fits", LARGEST_BATCH: "no end in sight"}
 
 
 def document(found: Forecasts) -> Document:
-    """Return the largest batch for each size of memory, what takes the memory, and what the forecast rests on."""
+    """Return the largest batch for each memory size, the split of the memory, and the basis of the forecast."""
     spec = found.spec
     training = ("train", spec.optimizer or "sgd") if spec.phase == "train" else ()
     words = (spec.model, *training, spec.dtype, spec.layout)
@@ -84,7 +84,7 @@ def _variants(found: Forecasts) -> Iterator[Table]:
 
 
 def _options(found: Forecasts, variant: VariantForecast) -> str:
-    """Return the options by which a variant differs from what was asked for."""
+    """Return the options in which a variant differs from the request."""
     checkpoint = ["--grad-checkpoint"] if variant.grad_checkpoint != found.spec.grad_checkpoint else []
     return " ".join(([f"--dtype {variant.dtype}"] if variant.dtype != found.spec.dtype else []) + checkpoint)
 

@@ -1,4 +1,4 @@
-"""The page of records: what to deploy, the plots, every row, the notices, and how it was measured."""
+"""The page of records: the batch to deploy, the plots, every row, the notices, and the conditions of measurement."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
@@ -60,15 +60,15 @@ _MOST_LINES: Final = 400
 """Maximum lines of a table; keeps a page under 1 MB."""
 _LONGEST_MESSAGE: Final = 200
 _BESIDE: Final = ("samples/s", "± %", "p50 ms")
-"""Figures that are shown of the batch to deploy of each record."""
+"""Figures of the batch to deploy that are shown for each record."""
 Named = Sequence[tuple[str, Record]]
-"""Records, each with what sets it apart; the name is empty if there is a single record."""
+"""Records, each with its distinguishing name; the name is empty if there is a single record."""
 Facts = dict[str, str]
-"""What is known of a record, each as text under its name in words."""
+"""Facts about a record: texts by their names in words."""
 
 
 def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:
-    """Return the page of one or several records; ``asked`` are their specs, if answers are to other ones."""
+    """Return the page of one or several records; ``asked`` are their specs if answers are to other ones."""
     named = list(zip(names_of(records) if len(records) > 1 else [""], records, strict=True))
     noticed = attempt("the notices", lambda: tuple(_notices(named)))
     warned = () if isinstance(noticed, Defect) else noticed
@@ -77,7 +77,7 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
         sections=(
             _part("Answers", "answers", lambda: _opening(named, warned)),
             _part("Plots", "plots", lambda: _plots(records), "Nothing was measured that could be drawn."),
-            _part("Batch sizes", "rows", lambda: _with_rows(rows_table(named)), "No batch size was timed."),
+            _part("Batch sizes", "rows", lambda: _if_nonempty(rows_table(named)), "No batch size was timed."),
             _part("Notices", "notices", lambda: _warnings(noticed), "There are none."),
             _part("How it was measured", "measured", lambda: _measured(named, asked)),
         ),
@@ -85,7 +85,7 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
 
 
 def _part(title: str, name: str, make: Callable[[], Iterable[Section]], if_none: str = "") -> Document:
-    """Return a part of a page, or the defect that keeps it from being made; a line if it has no section."""
+    """Return a part of a page, or the defect that prevented it; ``if_none`` is its text if there are no sections."""
     sections = sections_of(title.lower(), make)
     return Document(title=title, name=name, sections=sections, lead="" if sections else if_none)
 
@@ -95,7 +95,7 @@ def _plots(records: Sequence[Record]) -> Iterator[Charts]:
         yield Charts(drawn)
 
 
-def _with_rows(made: Table) -> tuple[Table, ...]:
+def _if_nonempty(made: Table) -> tuple[Table, ...]:
     return (made,) if made.rows else ()
 
 
@@ -117,13 +117,13 @@ def _opening(named: Named, warned: Sequence[Warned]) -> Iterator[Section]:
         yield Link(name="notices", text=f"{how_many} about these figures", more=f": {kinds}")
     if several:
         yield side_by_side(named)
-        yield from _of_recipes(records)
+        yield from _recipe_parts(records)
         yield from fleet.documents(records)
     of_each = tuple(_answers(record, several=several, in_tiles=bool(tiles)) for record in records)
     yield from [Document(title="Answers of each record", folded=True, sections=of_each)] if several else of_each
 
 
-def _of_recipes(records: Sequence[Record]) -> Iterator[Document]:
+def _recipe_parts(records: Sequence[Record]) -> Iterator[Document]:
     for of_model in text.models_in_recipes(records):
         if found := tuple(recipes.answers(of_model)):
             code = Code(tuple(text.code(of_model)), "python")
@@ -133,19 +133,19 @@ def _of_recipes(records: Sequence[Record]) -> Iterator[Document]:
 
 
 def _answers(record: Record, *, several: bool, in_tiles: bool) -> Document:
-    """Return the answers of a record; the batch to deploy is left out if the page opens with it."""
+    """Return the answers of a record, without the batch to deploy if the page opens with that."""
     state = [] if record.finished else [("Unfinished", "the run was cut short, or still goes on")]
     found = [one for one in text.summary(record) if several or not in_tiles or one[0] not in text.TO_USE.values()]
     return Document(title=text.title(record) if several else "", sections=(Answers((*state, *found)),))
 
 
 def _measured(named: Named, asked: Sequence[Spec] | None) -> Iterator[Section]:
-    """Yield what differs between records, then, on demand, trials, commands, and what is the same for all."""
+    """Yield the differences between records, then, on demand, trials, commands, and the facts in common."""
     differing, same = facts(named, asked)
     if differing is not None:
         yield differing
     trials = trials_table(named)
-    tried: tuple[Section, ...] = (*_with_rows(trials), *_tracebacks([record for _, record in named]))
+    tried: tuple[Section, ...] = (*_if_nonempty(trials), *_tracebacks([record for _, record in named]))
     if tried:
         yield Document(title=f"Trials: {len(trials.rows)}", folded=True, sections=tried)
     else:
@@ -157,7 +157,7 @@ def _measured(named: Named, asked: Sequence[Spec] | None) -> Iterator[Section]:
 
 
 def _notices(named: Named) -> Iterator[Warned]:
-    """Yield each notice once; what was seen is of each record, or of several where it is the same."""
+    """Yield each notice once, with its observation in each record; equal observations are merged."""
     found: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}
     for name, record in named:
         for notice in to_read(record):
@@ -174,14 +174,14 @@ def _notices(named: Named) -> Iterator[Warned]:
 
 
 def _tracebacks(records: Sequence[Record]) -> Iterator[Document]:
-    """Yield the tracebacks of the models, each once and at most ten, under the models and batch sizes that failed."""
+    """Yield the tracebacks of models, each once and at most ten, with the failed models and batch sizes."""
     for failed, traceback in text.tracebacks(records)[:_MOST_TRACEBACKS]:
         title = cut_in_the_middle(failed, _LONGEST_MESSAGE)
         yield Document(title=title, sections=(Code((traceback[-_LONGEST_TRACEBACK:],)),))
 
 
 def _commands(named: Named) -> Iterator[Document]:
-    """Yield each command once, under the names of the records that it made, if there are others too."""
+    """Yield each command once, with the names of the records that it made if there are other commands."""
     commands = list(dict.fromkeys(record.command for _, record in named))
     for command in commands:
         names = [name for name, record in named if record.command == command]
@@ -191,7 +191,7 @@ def _commands(named: Named) -> Iterator[Document]:
 def _table(
     title: str, heads: Sequence[str], words: Iterable[str], rows: Sequence[Sequence[Cell]], strong: Iterable[int] = ()
 ) -> Table:
-    """Return a table without blank columns, cut if it is long; ``words`` are the heads of columns of texts."""
+    """Return a table without blank columns, cut if it is long; ``words`` are the headings of text columns."""
     more = f" (the first {_MOST_LINES} of {len(rows)}; all are in the record)" if len(rows) > _MOST_LINES else ""
     kept = tuple(tuple(row) for row in rows[:_MOST_LINES])
     full = Table(
@@ -204,13 +204,13 @@ def _table(
 
 
 def rows_table(named: Named) -> Table:
-    """Return a line for every batch size that was timed or failed; those that answer something are strong."""
+    """Return a line for every batch size that was timed or failed; those that answer a question are strong."""
     figures = columns.shown_in("any", "compiled", "wide", "page")
     heads = ("record", "batch size", *(shown.heading for shown, _ in figures), "remarks")
     lines: list[tuple[Cell, ...]] = []
     strong: list[int] = []
     for name, record in named:
-        for row, best, remark in _remarked(record):
+        for row, best, remark in _rows_and_remarks(record):
             if best and len(record.rows) > 1:
                 strong.append(len(lines))
             cells = (Cell(*column.cell(record, row)) for _, column in figures)
@@ -218,10 +218,10 @@ def rows_table(named: Named) -> Table:
     return _table("Every batch size that was timed", heads, ("record", "remarks"), lines, strong)
 
 
-def _remarked(record: Record) -> Iterator[tuple[Row, bool, str]]:
-    """Yield each row, whether it answers something, and what it is called: its answers and notices, or its failure.
+def _rows_and_remarks(record: Record) -> Iterator[tuple[Row, bool, str]]:
+    """Yield each row, whether it answers a question, and its remark: its answers and notices, or its failure.
 
-    The answers are found once for all rows: each is found among all.
+    The answers are computed once, since each depends on all rows.
     """
     best, found = answers(record), to_read(record)
     for row in record.rows:
@@ -254,7 +254,7 @@ def trials_table(named: Named) -> Table:
 def side_by_side(named: Named) -> Table:
     """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch.
 
-    Of records of the same work, the best recipe is strong.
+    If all records are of the same work, the best recipe is strong.
     """
     heads = ("record", "batch to deploy", *_BESIDE, "memory", "fastest", "largest")
     lines = [_beside(*one) for one in named]
@@ -289,11 +289,11 @@ _BATCH_TO_USE: Final[dict[Phase, str]] = {
     "step": "Batch to run with",
 }
 _MOST_GROUPS: Final = 3
-"""Up to so many models or devices have tiles; the table answers for more."""
+"""Maximum models or devices with tiles; if there are more, the table answers."""
 
 
 def groups(records: Sequence[Record]) -> tuple[Document, ...]:
-    """Return the answers of each model on each device, of its best recipe where it has several."""
+    """Return the answers of each model on each device, from its best recipe; empty if there are too many."""
     works = list(dict.fromkeys(map(identity.work_key, records)))
     if len(works) > _MOST_GROUPS:
         return ()
@@ -317,7 +317,7 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     yield Tile(
         label=_BATCH_TO_USE[record.spec.phase],
         figure=str(row.batch_size),
-        note=_why(record, row, fastest(record.rows) or row),
+        note=_deploy_reason(record, row, fastest(record.rows) or row),
     )
     yield Tile(label="Throughput", figure=format_rate(record, row), unit="samples/s", note=_rate_note(record, row))
     latency_ms, slowest_ms = (percentile(row.latency_ms, percent) for percent in (50, 99))
@@ -332,8 +332,8 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     yield Tile(label="Device", figure=text.device_of(record), note=recipe if among == 1 else "")
 
 
-def _why(record: Record, row: Row, best: Row) -> str:
-    """Say why this batch is the one to deploy, or that this is not known for sure."""
+def _deploy_reason(record: Record, row: Row, best: Row) -> str:
+    """Return why this batch is the one to deploy, or that this is uncertain."""
     if doubt := text.doubt_of(record, (row, best)):
         return doubt.partition(";")[0]
     if record.spec.slo_ms is not None:
@@ -353,9 +353,10 @@ def _rate_note(record: Record, row: Row) -> str:
 
 
 def facts(named: Named, asked: Sequence[Spec] | None) -> tuple[Table | None, tuple[Table, ...]]:
-    """Return what differs between records, if they are several, and what is the same for all; ``asked`` are the specs.
+    """Return a table of the differences between records, None if there are none, and tables of the facts in common.
 
-    What differs has a line for each record. The other tables have a line for each fact.
+    ``asked`` are the specs of the records; by default their own. The table of differences has a line for each record,
+    the others have a line for each fact.
     """
     records = [record for _, record in named]
     specs = [record.spec for record in records] if asked is None else asked
@@ -375,7 +376,7 @@ def _alike(of: Sequence[Facts], label: str) -> bool:
 
 
 def _differing(named: Named, parts: Sequence[Sequence[Facts]]) -> Table | None:
-    """Return a line for each record, a column for each fact that differs; of two of one name, each in its part."""
+    """Return a line for each record and a column for each fact that differs; parts may repeat a fact's name."""
     columns = [
         (label, [facts.get(label, "") for facts in of])
         for of in parts

@@ -1,4 +1,4 @@
-"""Records as a document for reading: the table, the answers and the notices of each, then all side by side."""
+"""Records as a document to read: the table, the answers and the notices of each, then all side by side."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -66,13 +66,13 @@ def _parts(records: Sequence[Record]) -> Iterator[Section]:
     begun = "begun" in identity.distinguishing_fields(records)
     for record in records:
         yield of_record(record, f", begun {record.started}" if begun else "")
-    yield from sections_of("the table of recipes", lambda: map(_of_recipes, text.models_in_recipes(records)))
+    yield from sections_of("the table of recipes", lambda: map(_recipes_part, text.models_in_recipes(records)))
     yield from sections_of("the table of devices", lambda: fleet.documents(records))
     yield from sections_of("the table of all records", lambda: _beside(records))
 
 
 def _beside(records: Sequence[Record]) -> Iterator[Document]:
-    if len(records) > 1 and not text.are_recipes(records):  # those have a table of their own
+    if len(records) > 1 and not text.are_recipes(records):  # recipes have a table of their own
         beside = side_by_side(records, text.record_names(records))
         within = "" if _best_batch_heading(records) == "fastest" else " within the SLO"
         yield Document(title=f"{len(records)} records, each at its fastest batch{within}", sections=(beside,))
@@ -83,7 +83,7 @@ def _best_batch_heading(records: Sequence[Record]) -> str:
 
 
 def of_record(record: Record, begun: str = "") -> Document:
-    """Return the part of one record; its title may say when the record was ``begun``."""
+    """Return the part of one record; its title ends with ``begun``, which may be empty."""
     found = attempt("the notices", lambda: found_notices.to_read(record))
     notices = () if isinstance(found, Defect) else found
     return Document(
@@ -96,7 +96,7 @@ def of_record(record: Record, begun: str = "") -> Document:
     )
 
 
-def _of_recipes(of_model: Sequence[Record]) -> Document:
+def _recipes_part(of_model: Sequence[Record]) -> Document:
     beside, code = side_by_side(of_model, recipes.names_of(of_model)), text.code(of_model)
     best = recipes.best_of(of_model)
     within = "" if best is None else slo_of(best[0].spec).partition(" ")[2]
@@ -112,7 +112,7 @@ def _of_recipes(of_model: Sequence[Record]) -> Document:
 
 
 def tracebacks(records: Sequence[Record]) -> Document:
-    """Return the tracebacks that records keep of their models, or that they keep none."""
+    """Return the tracebacks of models that the records keep, or a line that there are none."""
     found = text.tracebacks(records)
     if not found:
         return Document(lead="No traceback is kept: no model raised an error of its own.", sections=())
@@ -124,21 +124,21 @@ def data(records: Sequence[Record]) -> Table:
     """Return the table of the CSV: a line for each batch size of each record."""
     in_csv = [column for column in columns.COLUMNS if column.in_csv]
     lines = (
-        {column.name: _typed(column.kind, column.value(record, row)) for column in in_csv}
+        {column.name: _convert(column.kind, column.value(record, row)) for column in in_csv}
         for record in records
         for row in record.rows
     )
     return data_table([column.name for column in in_csv], lines)
 
 
-def _typed(kind: columns.Kind, value: columns.Value) -> columns.Value:
+def _convert(kind: columns.Kind, value: columns.Value) -> columns.Value:
     return float(value) if kind == "Float64" and value is not None else value
 
 
 def rows_table(record: Record, notices: Sequence[Notice]) -> Table:
     """Return a line for each row, with the marks of its answers and the numbers of its notices.
 
-    A failure stands in the place of a row's figures.
+    A failed row has its failure in place of its figures.
     """
     best = {id(row) for _, row in answers(record)}
     most = max((row.samples_per_s or 0.0 for row in record.rows), default=0.0) or 1.0
@@ -197,7 +197,7 @@ def side_by_side(records: Sequence[Record], names: Sequence[str]) -> Table:
 
 
 def _figures_beside(record: Record, figures: Sequence[columns.Column]) -> Iterator[Cell]:
-    """Yield the batch size and figures of a record's best row; if nothing was timed, how its first row failed."""
+    """Yield the batch size and figures of a record's best row, or the first failure if no row was timed."""
     row, timed = fastest_within_slo(record), fastest(record.rows) is not None
     failed = "" if timed else next(filter(None, map(text.failure_of, record.rows)), "")
     yield Cell(str(row.batch_size) if row else "none" if timed else "")

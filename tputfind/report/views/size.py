@@ -1,4 +1,4 @@
-"""Plans as a document: each with its answers and its table, and what they come to together."""
+"""Plans as a document: the answers and the table of each, and the sum of several models."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -49,7 +49,7 @@ def _document(found: Found) -> Document:
 
 
 def _parts_of_model(found: Found, plans: Sequence[Plan]) -> list[Document]:
-    """Return the parts of one model, in a part of their own if there are other models."""
+    """Return the parts of one model, grouped in a part of their own if there are other models."""
     parts = [_ranking(found, plans)] if len(plans) > 1 else []
     parts += [Document(title=words.title(plan), sections=tuple(_sections(plan))) for plan in plans]
     parts += [Document(title=title, sections=sections) for title, sections in _mix(plans[0])]
@@ -80,7 +80,7 @@ def _sections(plan: Plan) -> Iterator[Section]:
     yield from sections_of("the answers", lambda: [Answers(tuple(words.summary(plan)))])
     yield from sections_of("the table", lambda: [_cases(plan)])
     if observed is not None:
-        yield from sections_of("the table of observed latencies", lambda: [_observed(observed)])
+        yield from sections_of("the table of observed latencies", lambda: [_observed_table(observed)])
     yield from sections_of("the details", lambda: [Answers(tuple(words.details(plan)))])
     yield from sections_of("the server's configuration", lambda: _configuration(plan))
     yield from notices_of(plan.notices)
@@ -92,7 +92,7 @@ def _configuration(plan: Plan) -> Iterator[Code]:
 
 
 def _cases(plan: Plan) -> Table:
-    """Return the outcome of the plan, of fewer devices, and of more traffic."""
+    """Return the outcomes of the plan, of fewer devices, and of more traffic."""
     heads = ("devices", "max batch", "p50 ms", "p95 ms", "p99 ms", "in time %", "util. %", "batch")
     refuses = plan.demand.max_queue is not None
     columns = (Column("", "text"), *map(Column, heads), *([Column("refused %")] if refuses else []))
@@ -111,7 +111,7 @@ def _cases(plan: Plan) -> Table:
 
 
 def _figures(outcome: Outcome) -> tuple[Cell, ...]:
-    """Return the figures of an outcome; a queue that grows without end has no percentiles."""
+    """Return the figures of an outcome; a saturated one has no percentiles, since its queue grows without end."""
     size = (count(outcome.devices), count(outcome.batch_cap))
     utilization = Cell(words.format_percent(outcome.utilization).removesuffix(" %"), 100 * outcome.utilization)
     if outcome.is_saturated:
@@ -120,7 +120,7 @@ def _figures(outcome: Outcome) -> tuple[Cell, ...]:
     return (*size, *latencies, percent(1 - outcome.late, 2), utilization, figure(outcome.mean_batch))
 
 
-def _observed(observed: Observed) -> Table:
+def _observed_table(observed: Observed) -> Table:
     heads = ("requests/s", "utilization %", "", "p50 ms", "p95 ms", "p99 ms")
     rows = []
     for run in observed.runs:
@@ -134,7 +134,7 @@ def _observed(observed: Observed) -> Table:
 
 
 def _mix(plan: Plan) -> Iterator[tuple[str, tuple[Section, ...]]]:
-    """Yield the title and the sections of the cheapest mix of kinds, or of the reason why there is none."""
+    """Yield the title and the sections of the cheapest mix of kinds, or the reason why there is none."""
     answers = tuple(answers_of(words.mix(plan)))
     if plan.mix is not None and plan.price is not None:
         parts = _mix_parts(plan.mix, plan.price.currency)
@@ -176,7 +176,7 @@ def data(found: Found) -> Table:
 
 
 def line_of(plan: Plan) -> dict[str, object]:
-    """Return the values of a plan by the names of their columns, in order; those that are unknown are None."""
+    """Return the values of a plan by column name, in order; unknown values are None."""
     demand, rules, outcome, fewer = plan.demand, plan.rules, plan.outcome, plan.fewer
     return {
         "model": plan.model,
@@ -238,7 +238,7 @@ def line_of(plan: Plan) -> dict[str, object]:
 
 
 def _energy(plan: Plan) -> Iterator[object]:
-    """Yield the values of the columns of energy; nothing if power is not known."""
+    """Yield the values of the energy columns; nothing if the power is unknown."""
     if (energy := plan.energy) is not None:
         yield from (energy.computing.share, energy.computing.power_w, energy.low_w, energy.high_w)
         yield from (energy.kwh_per_million_low, energy.kwh_per_million_high)

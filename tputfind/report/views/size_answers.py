@@ -17,10 +17,10 @@ OVERHEADS: Final = {
     "overhead_per_request_ms": "a request",
     "overhead_per_answer_ms": "an answer",
 }
-"""Fields of a demand, in words."""
+"""The overhead fields of a demand, in words."""
 MORE_LABEL: Final = f"{MORE_TRAFFIC - 1:.0%} more"
 _LISTED: Final = 4
-"""Up to so many numbers of samples are listed with their shares."""
+"""Maximum numbers of samples that are listed with their fractions."""
 _QUEUES: Final[Mapping[Batcher, str]] = {
     "triton": " (max_queue_size)",
     "mosec": " (--capacity)",
@@ -30,12 +30,12 @@ _QUEUES: Final[Mapping[Batcher, str]] = {
 
 
 def title(plan: Plan) -> str:
-    """Name the model, the device and the stream of a plan."""
+    """Return the model, the device and the stream of a plan."""
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream(plan)}"
 
 
 def stream(plan: Plan) -> str:
-    """Name the requests of a plan and their target."""
+    """Return the request rate of a plan and its target."""
     demand = plan.demand
     rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
     network = f", {demand.network_ms:.4g} ms of them for the network" if demand.network_ms else ""
@@ -43,7 +43,7 @@ def stream(plan: Plan) -> str:
 
 
 def summary(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield what a manager reads: devices and hosts, utilization, and cost, or else power, if known."""
+    """Yield the summary: devices and hosts, utilization, and the cost, or else the power, if known."""
     outcome = plan.outcome
     yield "Devices", f"{outcome.devices}{_range(plan)}{_hosts(plan)}: batches of up to {outcome.batch_cap}"
     yield "Utilization", f"{format_percent(outcome.utilization)} of the rate of full batches"
@@ -52,7 +52,7 @@ def summary(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _hosts(plan: Plan) -> str:
-    """Say how many hosts the devices fill, if it is known how many a host has."""
+    """Return how many hosts the devices fill; empty if the devices per host are unknown."""
     each = plan.devices_per_host
     if each is None:
         return ""
@@ -61,11 +61,11 @@ def _hosts(plan: Plan) -> str:
 
 
 def details(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the answers of a plan behind its summary."""
+    """Yield the answers of a plan that follow its summary."""
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
-    yield from _solved(plan)
+    yield from _solution(plan)
     if demand.traffic.has_several_samples:
         yield "Requests", _samples(plan)
     yield "Batcher", f"{demand.batcher}: {batcher}"
@@ -110,7 +110,7 @@ def mix(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
-    """Yield what several models take together."""
+    """Yield the sum of the devices and costs of several models."""
     sums = together(found)
     if sums is None:
         return
@@ -120,7 +120,7 @@ def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
 
 
 def fewer_label(plan: Plan) -> str:
-    """Name the case of fewer devices than the plan's."""
+    """Return the label of the case with fewer devices than the plan's."""
     gone = plan.outcome.devices - plan.fewer.devices if plan.fewer else 1
     if plan.demand.spare:
         return f"{gone} gone"
@@ -128,12 +128,12 @@ def fewer_label(plan: Plan) -> str:
 
 
 def format_percent(share: float) -> str:
-    """Print a share as a whole percentage, with a decimal below 100 %: 99.6 % is not 100 %."""
+    """Format a fraction as a whole percentage, with a decimal from 95 % to below 100 %: 99.6 % is not 100 %."""
     return f"{100 * share:.1f} %" if 0.95 <= share < 1 else f"{100 * share:.0f} %"
 
 
 def format_cost(amount: float, currency: str) -> str:
-    """Print an amount of money."""
+    """Format an amount of money."""
     return f"{format_figure(amount)} {currency}"
 
 
@@ -160,7 +160,7 @@ def _powers(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _best_by_energy(energy: Energy) -> str:
-    """Name the full batches that take the least energy, and the fastest."""
+    """Return the full batches that take the least energy, and the fastest."""
     saving, fast = energy.best_by_energy, energy.best_by_rate
     least = f"{format_kwh(saving.kwh_per_million)} in full batches of {saving.batch_size}"
     if saving.batch_size == fast.batch_size:
@@ -169,7 +169,7 @@ def _best_by_energy(energy: Energy) -> str:
 
 
 def _server(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield settings of the server, and the share of requests that it refuses."""
+    """Yield settings of the server, and the fraction of requests that it refuses."""
     demand, refused = plan.demand, plan.outcome.refused
     if demand.most_ongoing is not None:
         yield "Limit", f"{demand.most_ongoing} requests at a time for each device, and no larger batch"
@@ -179,7 +179,7 @@ def _server(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Refused", f"{refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
 
 
-def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
+def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the answer to a question about a given number of devices."""
     demand = plan.demand
     rate = f"{format_figure(demand.rate_per_s)} requests/s"
@@ -192,7 +192,7 @@ def _solved(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _samples(plan: Plan) -> str:
-    """Say how many samples requests have, how many samples that are, and what the batcher does with a request."""
+    """Return the samples per request, the samples per second, and how the batcher treats a request."""
     demand, sizes = plan.demand, plan.demand.samples_per_request
     if len(sizes) == 1:
         each = f"{sizes[0][0]} samples each"
@@ -220,14 +220,14 @@ def _overheads(observed: Observed) -> str:
 
 
 def _thumb(rules: Rules) -> str:
-    """Say between which numbers of devices the usual formulas lie."""
+    """Return the range of device numbers that the usual formulas give."""
     found = [number for number in (rules.full_batches, rules.naive, rules.nexus, rules.mean) if number is not None]
     low, high = min(found), max(found)
     return f"{low if low == high else f'{low} to {high}'} devices, by formulas instead of simulation"
 
 
 def _range(plan: Plan) -> str:
-    """Say between which numbers of devices the true one lies with 90 %; empty if the plan's is the only one."""
+    """Return the 90 % interval of the number of devices; empty if it contains only the plan's number."""
     if plan.fewest is None:
         return ""
     if plan.most is None:
@@ -261,7 +261,7 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
 
 
 def configuration(plan: Plan) -> list[str]:
-    """Return the lines for the plan's server; none for a server of one's own."""
+    """Return the configuration lines for the plan's server; empty for servers without a template."""
     make = _LINES.get(plan.demand.batcher)
     return [] if make is None else make(plan)
 

@@ -1,4 +1,4 @@
-"""A race of variants as a document: the winner, what became of the others, and the winner's own record."""
+"""A race of variants as a document: the winner, the outcomes of the others, and the winner's own record."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
 
 
 def _compiling(race: Race) -> str:
-    """Say when compiling the winner pays for itself; nothing where it took the lead uncompiled."""
+    """Return the time of compiling the winner and the batches that repay it; empty if unknown or not compiled."""
     rows = () if race.record is None else race.record.rows
     row = next((one for one in rows if one.batch_size == race.batch_size), None)
     won = next((one for one in race.contenders if one.outcome == "faster" and one.spec == race.winner), None)
