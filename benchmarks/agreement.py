@@ -1,11 +1,11 @@
-"""How well the reported throughput agrees with an independent loop, and with itself from run to run. Prints and writes.
+"""Compare the reported throughput with an independent loop, and from run to run. Prints and writes.
 
     python benchmarks/agreement.py --runs 10 --csv results/nvidia-h200/agreement/resnet50-fp16.csv
 
-The loop is as plain as can be: a process of its own, five seconds of work that do not count, batches for ten more, the
-host clock, one synchronisation at the end. Each run is the main job with its defaults, in fresh processes. Loops stand
-before the runs, after them and evenly between; their mean is taken for the truth. The table is written after every run,
-and each run's own figures are printed. Needs a CUDA device.
+The loop is plain: its own process, five seconds of untimed work, ten more of timed batches, the host clock, and one
+synchronisation at the end. Each run is the main job with its defaults, in fresh processes. Loops run before the runs,
+after them and evenly between; their mean is the reference. The table is written after every run, and the figures of
+each run are printed. Needs a CUDA device.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ print(json.dumps(rates))
 
 
 Run = dict[int, tuple[float, float, float, str]]
-"""What a run reports, by batch size: throughput, both ends of its interval, kinds of notices."""
+"""The report of a run by batch size: throughput, both ends of its interval, kinds of notices."""
 
 
 def main() -> None:
@@ -90,7 +90,7 @@ def loop(model: str, sizes: list[int], seconds: float) -> dict[int, float]:
 
 
 def rows(children: Children, model: str, sizes: list[int]) -> Run:
-    """Return what one run reports."""
+    """Return the report of one run."""
     spec = read_spec(model, {"dtype": "fp16", "device": "cuda", "batch_sizes": sizes})
     inspection = inspect(spec, children)
     begun = new_record(spec, inspection, "benchmarks/agreement.py")

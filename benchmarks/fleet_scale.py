@@ -1,11 +1,11 @@
-"""Follow 1000 jobs on 200 nodes of a simulated cluster: what the driver needs, and what lost nodes cost.
+"""Follow 1000 jobs on 200 nodes of a simulated cluster: the cost of the driver, and of lost nodes.
 
     PYTHONPATH=tests python benchmarks/fleet_scale.py
 
-The code that follows the jobs is that of ``tputfind --ray``. In the place of Ray stands a queue on a simulated clock:
-it starts the first job that waits on the first node that is free, and starts it again where its node is lost. So Ray's
-own work is not among these figures. Every job returns a real record, of a whole run of ResNet-50 on an H100. Jobs take
-10 minutes in the median, and a tenth of them more than 25 (log-normal); they are the same in each line.
+The code that follows the jobs is that of ``tputfind --ray``. A queue on a simulated clock replaces Ray: it starts the
+first waiting job on the first free node, and starts it again if its node is lost. The figures therefore exclude Ray's
+own work. Every job returns a real record of a whole run of ResNet-50 on an H100. Job durations have a median of 10
+minutes, and a tenth of them exceed 25 (log-normal); they are the same in each line.
 
 Writes ``results/simulated/fleet/scale.csv``, and prints it; ``--to FILE`` writes elsewhere.
 """
@@ -37,16 +37,16 @@ RESULTS = Path(__file__).parents[1] / "results"
 RECORD = RESULTS / "nvidia-h100" / "default" / "resnet50-fp16.json"
 MEDIAN_S, SIGMA = 600.0, 0.7
 LOST_AT_S = 1500.0
-"""Half-way: all nodes are at work."""
+"""Half-way, when all nodes are busy."""
 
 
 def main() -> None:
-    """Follow the jobs with no node lost, with one, and with ten; and fewer jobs, to see what grows."""
+    """Follow the jobs with no node lost, with one, and with ten; and fewer jobs and nodes, for comparison."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--to", type=Path, default=RESULTS / "simulated" / "fleet" / "scale.csv")
     to = parser.parse_args().to
     cases = [(1000, 200, 0), (1000, 200, 1), (1000, 200, 10), (100, 200, 0), (100, 20, 0), (1000, 20, 0)]
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # each has a peak of its own
+    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:  # separate peak memory
         rows = pool.map(followed, cases, chunksize=1)
     table = pd.DataFrame(rows)
     to.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def followed(case: tuple[int, int, int]) -> dict[str, Any]:
-    """Return what following so many jobs on so many nodes, of which some are lost, came to."""
+    """Return the figures of following a number of jobs on a number of nodes, of which some are lost."""
     count, node_count, lost = case
     made = load_record(RECORD)
     nodes = [node(number, "H100") for number in range(node_count)]
@@ -90,20 +90,20 @@ def followed(case: tuple[int, int, int]) -> dict[str, Any]:
 
 
 def _came(jobs: Jobs) -> Iterator[tuple[int, Record, object]]:
-    """Keep the records, as the command does for its merged table."""
+    """Yield number, record and error of each job; the caller keeps them, as the command does for its merged table."""
     for each in jobs.follow():
         yield each.number, each.record, each.ended_by
 
 
 class NodeSide:
-    """Makes what nodes return, and keeps the time of that apart: it is not the driver's."""
+    """Makes the answers of nodes, and counts their CPU time, which is not the driver's."""
 
     def __init__(self, made: Record) -> None:
         self._made = made
         self.cpu_s = 0.0
 
     def answer(self, number: int, request: Request, at: Node) -> bytes:
-        """Return the record as the answer to a request."""
+        """Return the encoded record that answers a request."""
         start_s = time.process_time()
         record = msgspec.structs.replace(self._made, spec=request.spec, command=request.command)
         word = Word(number=number, node=at.id, record=msgspec.Raw(msgspec.json.encode(record)))
@@ -113,7 +113,7 @@ class NodeSide:
 
 
 def _lost_s(starts: list[tuple[float, int, str]]) -> float:
-    """Return the time that jobs had been at work on nodes which were lost then."""
+    """Return the seconds of work that were lost with nodes."""
     counts = Counter(number for _, number, _ in starts)
     first_s = {number: at_s for at_s, number, _ in reversed(starts)}
     return sum(LOST_AT_S - first_s[number] for number, count in counts.items() if count > 1)

@@ -1,13 +1,12 @@
-"""Every type of model that transformers builds from a default configuration: which run through the tool, and why not.
+"""Run every model type that transformers builds from a default configuration; report which run, and why others do not.
 
     python benchmarks/hf_types.py --csv results/cpu/hf-types.csv
 
 A type is built from its default configuration with few layers, few experts and a small vocabulary, and runs at batch 1
-and 2 on the CPU. The weights of models above ``--most-parameters`` are left as the system gives the memory, zeros.
-Each type has a process of its own.
+and 2 on the CPU. The weights of models above ``--most-parameters`` stay zeros. Each type has its own process.
 
-Statuses: ``runs``; ``refused``, the tool says in one line which option is needed; ``failed``, the forward raises;
-``not built``, transformers itself builds no model from the default configuration.
+Statuses: ``runs``; ``refused``, the tool names the option that is needed; ``failed``, the forward raises; ``not
+built``, transformers itself builds no model from the default configuration.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ LAYERS = (
     *("num_layers", "hidden_layers", "encoder_layers", "decoder_layers", "n_layer", "n_layers", "depth", "e_layers"),
     *("global_layers", "spatial_layers", "temporal_layers"),
 )
-"""Attributes that count layers end so; those of stages and of convolutions have other lengths to go with them."""
+"""Endings of attributes that count layers; counts of stages and convolutions are tied to the lengths of other lists."""
 COUNTS = {
     "experts": 16,
     "expert_num": 16,
@@ -52,12 +51,12 @@ COUNTS = {
     "num_frames": 8,
     "frames_per_clip": 8,
 }
-"""Attributes whose name ends so are lowered to this number."""
+"""Attributes with these endings are lowered to this number."""
 MOST_PIXELS = 1024
-"""Height and width of an image; a larger one gets ``FEW_PATCHES`` along a side."""
+"""Maximum height and width of an image; a larger one gets ``FEW_PATCHES`` along a side."""
 FEW_PATCHES = 32
 OF_LAYERS = ("hook_ids", "feature_layer", "feature_layers", "layers_indices")
-"""Lists of places of layers end so; a place behind the last layer becomes that of the last."""
+"""Endings of lists of layer indices; an index beyond the last layer becomes that of the last."""
 DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
 """Attributes that a configuration derives from the number of its layers."""
 
@@ -66,8 +65,8 @@ DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_
 class Attempt:
     """How far a configuration is lowered.
 
-    Without ``layers`` it stays as it is. Lists with an item a layer are left for the configuration to derive anew, or
-    are ``cut``, and then the vocabulary stays whole.
+    Without ``layers`` it stays as it is. Lists with an item per layer are dropped, so that the configuration derives
+    them again, or are ``cut``; the vocabulary then stays whole.
     """
 
     layers: int | None
@@ -82,16 +81,16 @@ ATTEMPTS = (
     Attempt(None, few_tokens=True),
     Attempt(None),
 )
-"""A model that fails at one is tried at the next: hybrids have layers of several kinds, some sizes fit no others."""
+"""A model that fails at one attempt is tried at the next: some models need more layers, or other sizes."""
 MOST_PARAMETERS = 3e10
-"""Parameters of a model that a common machine has the address space for."""
+"""Maximum parameters for the address space of a common machine."""
 TOO_LARGE = "billion parameters do not fit here"
 FEW_TOKENS = 16
-"""Tokens of a sample for models whose weights are zeros, where an attempt says so."""
+"""Tokens of a sample for models with zero weights, if an attempt has ``few_tokens``."""
 VOCABULARY = 4096
-"""Tokens, of which the last few are those that configurations name by number."""
+"""Maximum tokens of the vocabulary; the last few are those that configurations name by number."""
 IMPORTED_ONCE = (generation, modeling_utils)
-"""Modules that the processes of all types need, which begin as copies of this one."""
+"""Modules that all types need; the processes are forks of this one and inherit them."""
 
 
 def main() -> None:
@@ -124,7 +123,7 @@ def main() -> None:
 
 
 def in_process(name: str, options: argparse.Namespace) -> dict[str, str]:
-    """Return the line of a type from a process of its own, which ends at the time limit."""
+    """Return the line of a type from its own process, which is killed at the time limit."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     child = context.Process(target=send_line, args=(name, options, theirs))
@@ -148,7 +147,7 @@ def in_process(name: str, options: argparse.Namespace) -> dict[str, str]:
 
 
 def send_line(name: str, options: argparse.Namespace, to: Connection) -> None:
-    """Send what is found of a type."""
+    """Send the parts of a type's line, then an empty part."""
     limit = int(options.memory_gib * 2**30)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     null = os.open(os.devnull, os.O_WRONLY)
@@ -163,7 +162,7 @@ def send_line(name: str, options: argparse.Namespace, to: Connection) -> None:
 
 
 def tried(name: str, folder: str, most_parameters: float) -> Iterator[dict[str, str]]:
-    """Yield what is found of a type: its class, where it ran and its status; what comes later counts."""
+    """Yield parts of a type's line: class, weights, input, status and reason; later parts replace earlier ones."""
     try:
         config = transformers.AutoConfig.for_model(name)
         kind = huggingface.class_of(transformers, config)
@@ -189,7 +188,7 @@ def tried(name: str, folder: str, most_parameters: float) -> Iterator[dict[str, 
 
 
 def run(name: str, kind: Any, folder: str, most_parameters: float, *, few_tokens: bool) -> dict[str, str]:
-    """Return what becomes of a model at batch 1 and 2."""
+    """Run a model at batch 1 and 2, and return its weights, input, status and reason."""
     line = {"status": "runs", "reason": ""}
     try:
         config = transformers.AutoConfig.from_pretrained(folder)
@@ -221,7 +220,7 @@ def parameters_of(kind: Any, config: Any) -> int:
 
 
 def shortened(model: str) -> Workload | None:
-    """Return a large model with fewer tokens; None if it takes none."""
+    """Return a large model with fewer tokens; None if its inputs have no tokens."""
     try:
         return Workload(read_spec(model, {"sequence_length": FEW_TOKENS}), torch.device("cpu"))
     except BadRequest:
@@ -229,13 +228,13 @@ def shortened(model: str) -> Workload | None:
 
 
 def new_ids(config: dict[str, Any]) -> dict[int, int]:
-    """Return a number below ``VOCABULARY`` for each larger token id of a configuration and of those inside."""
+    """Map each larger token id of a configuration and its nested ones to a number below ``VOCABULARY``."""
     ids = sorted({value for name, value in numbers(config) if name.endswith(("_id", "_index")) and value >= 1000})
     return {value: VOCABULARY - len(ids) + place for place, value in enumerate(ids)}
 
 
 def numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the names and values of whole numbers in a configuration and in those inside."""
+    """Yield the names and values of whole numbers in a configuration and its nested ones."""
     for name, value in config.items():
         if isinstance(value, dict):
             yield from numbers(value)
@@ -244,7 +243,7 @@ def numbers(config: dict[str, Any]) -> Iterator[tuple[str, int]]:
 
 
 def lowered(config: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
-    """Return a configuration as an attempt lowers it."""
+    """Return a configuration as lowered by an attempt."""
     if attempt.layers is None:
         return config
     if attempt.cut:
@@ -253,7 +252,7 @@ def lowered(config: dict[str, Any], attempt: Attempt) -> dict[str, Any]:
 
 
 def shrunk(config: dict[str, Any], layers: int, ids: dict[int, int], *, cut: bool = False) -> dict[str, Any]:
-    """Return a configuration with fewer layers, fewer experts and a smaller vocabulary, and so those inside."""
+    """Return a configuration, and its nested ones, with fewer layers, fewer experts and a smaller vocabulary."""
     less: dict[str, Any] = {}
     lengths = {value for name, value in config.items() if name.endswith(LAYERS) and isinstance(value, int)}
     for name, value in config.items():

@@ -1,6 +1,6 @@
-"""How often ``tputfind compare --run`` is right: equal models, and models of which NEW has a few layers more.
+"""Count correct verdicts of ``tputfind compare --run``: equal models, and pairs in which NEW has a few layers more.
 
-Run it on a CPU, as noisy as it is; a line for each comparison, and then how many were called what::
+Run it on a CPU, however noisy; it prints a line for each comparison, and then the counts of verdicts::
 
     python benchmarks/in_turn.py --repeats 10 > results/cpu/in_turn.txt
 """
@@ -32,7 +32,7 @@ LAYERS = {"equal": 100, "3 % slower": 103, "5 % slower": 105}
 
 
 def compared(folder: Path, layers: int, seed: int) -> Comparison:
-    """Return the comparison of 100 layers with as many."""
+    """Return the comparison of 100 layers with ``layers``."""
     saved = folder / "compared.json"
     model = f"{folder}/models.py:layers_"
     arguments = ["--run", f"{model}100", f"{model}{layers}", "--device", "cpu", "--seed", f"{seed}", "--quiet"]

@@ -1,4 +1,4 @@
-"""Write the index of ``results/``: every file, by hardware and subject, and what each record says.
+"""Write the index of ``results/``: every file, by hardware and subject, and the main figures of each record.
 
     python benchmarks/index.py
 

@@ -1,10 +1,10 @@
-"""How many small changes to the code the tests notice: the share, and what was not noticed.
+"""Measure how many small changes to the code the tests notice, and show the others.
 
     python benchmarks/mutants.py resume compare --most 100
 
-Of each group a random sample of mutmut's changes is made, one at a time, in a copy of this repository, and the group's
-tests are run. Needs ``pip install mutmut``; a change takes from half a second to some ten. What is not noticed is
-either a test that is missing or a line that makes no difference: judge each.
+A random sample of mutmut's changes in each group is made, one at a time, in a copy of this repository, and the group's
+tests are run. Needs ``pip install mutmut``; a change takes from half a second to about ten. A change that is not
+noticed means either a missing test or a line without effect: judge each.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
 NOT_NOTICED: Final = {0: "not noticed", 33: "no test runs it"}
-"""Exit codes that mutmut keeps of a change; with any other a test failed, or did not end."""
+"""mutmut's exit codes of changes that pass; with any other code a test failed or did not end."""
 
 
 class Group(NamedTuple):
-    """Modules that are changed, and the tests that are to notice it, as files and folders of ``tests/unit``."""
+    """Modules to change, and the tests that should notice it, as files and folders of ``tests/unit``."""
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
@@ -45,11 +45,11 @@ GROUPS: Final = {
     "record": Group(("record/record", "record/untrusted"), ("record",)),
     "output_check": Group(("worker/output_check",), ("../real/test_output_check.py",)),
 }
-"""The rooms, or modules of them, of which a change would be dearest."""
+"""Packages, or modules in them, in which an unnoticed change would cost the most."""
 
 
 def main() -> None:
-    """Change the code of each group that was named, print its share, and what was not noticed as a diff."""
+    """Change the code of each named group, print the fraction noticed, and the other changes as diffs."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("groups", nargs="+", choices=GROUPS)
     asked.add_argument("--most", type=int, default=100, help="changes of a group")
@@ -71,14 +71,14 @@ def main() -> None:
 
 
 def prepare(copy: Path, group: Group) -> None:
-    """Copy the repository, and tell mutmut what to change and which tests to run."""
+    """Copy the repository, and configure which modules mutmut changes and which tests it runs."""
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "mutants", "build"))
     settings = {
         "source_paths": ["tputfind"],
         "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
         "also_copy": ["tests", "results", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml", "setup.cfg"],
         "pytest_add_cli_args": ["-p", "no:cacheprovider"],
-        "timeout_multiplier": ["1"],  # ends what never does after twice the time that its tests take
+        "timeout_multiplier": ["1"],  # a test that never ends stops after twice the usual time
         "pytest_add_cli_args_test_selection": [f"tests/unit/{test}" for test in group.tests],
     }
     lines = (f"{name} =\n" + "".join(f"    {value}\n" for value in values) for name, values in settings.items())
@@ -87,20 +87,20 @@ def prepare(copy: Path, group: Group) -> None:
 
 
 def run(copy: Path, arguments: list[str]) -> str:
-    """Run mutmut, and return what it printed; it ends with an error where it was given no change to try."""
+    """Run mutmut and return its output; it exits with an error if no change matches, which is ignored."""
     command = [sys.executable, "-m", "mutmut", "run", *arguments]
     done = subprocess.run(command, cwd=copy, check=False, capture_output=True, text=True)
     return done.stdout.replace("\r", "\n") + done.stderr
 
 
 def outcomes(copy: Path) -> dict[str, int | None]:
-    """Return mutmut's exit code of every change, None where it was not tried."""
+    """Return mutmut's exit code of every change; None if it was not tried."""
     kept = (json.loads(path.read_text())["exit_code_by_key"] for path in (copy / "mutants").rglob("*.meta"))
     return {change: code for codes in kept for change, code in codes.items()}
 
 
 def show(copy: Path, name: str, tried: dict[str, int], every: int) -> None:
-    """Print the share of changes that were noticed, and those that were not."""
+    """Print the fraction of changes that were noticed, and those that were not."""
     missed = {change: NOT_NOTICED[code] for change, code in tried.items() if code in NOT_NOTICED}
     counts = ", ".join(f"{count} {words}" for words, count in Counter(missed.values()).items())
     print(f"{name}: {1 - len(missed) / len(tried):.1%} of {len(tried)} changes noticed, of {every} there are; {counts}")

@@ -1,4 +1,4 @@
-"""Hold forecasts from fake tensors against largest batches that a device was searched for.
+"""Compare forecasts from fake tensors with largest batches that were found by search on a device.
 
     python benchmarks/on_fake.py results/nvidia-h200/search/fp*.csv > results/nvidia-h200/search/on-fake.csv
 
@@ -18,7 +18,7 @@ KEY = ["model", "dtype", "layout"]
 
 
 def main() -> None:
-    """Print a line for each model, recipe and memory, and on stderr how far off the forecasts are."""
+    """Print a line for each model, recipe and memory, and the errors of the forecasts on stderr."""
     searched = pd.concat([pd.read_csv(path) for path in sys.argv[1:]], ignore_index=True)
     searched = searched[searched.memory != "all"]
     frames: list[pd.DataFrame] = [beside(list(map(str, key)), of) for key, of in searched.groupby(KEY, sort=False)]
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def beside(key: list[str], searched: pd.DataFrame) -> pd.DataFrame:
-    """Return the forecasts of one model in one recipe beside the largest batches that were found."""
+    """Return the forecasts of one model in one recipe next to the largest batches that were found."""
     model, dtype, layout = key
     edges = searched.groupby("memory", sort=False)[["forecast_edge", "bisect_edge"]].max().max(axis=1)
     with tempfile.TemporaryDirectory() as folder:

@@ -1,9 +1,9 @@
-"""Hold what the records of one device let expect of another against the largest batches that were found there.
+"""Forecast largest batches on another device from the records of one, and compare them with its own records.
 
     python benchmarks/other_device.py FOLDER results/nvidia-h100/default > FILE
 
-Records of the same name in both folders are compared. No device is needed. Of the other device only its memory is used,
-as ``tputfind forecast --memory`` would be told it.
+Records of the same name in both folders are compared. No device is needed. Only the memory of the other device is used,
+as in ``tputfind forecast --memory``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def main() -> None:
 
 
 def beside(one: Path, other: Path) -> dict[str, object]:
-    """Return what the record of one device lets expect beside what another one's search found; nothing without both."""
+    """Return the forecast from one record and the largest batch in the other.
+
+    Empty if the other search did not end at memory.
+    """
     known, found = load_record(one), load_record(other)
     edge, memory_bytes = found.edge, found.environment.memory_total_bytes
     if edge is None or edge.limited_by != "memory" or memory_bytes is None:

@@ -1,4 +1,4 @@
-"""What the tool itself costs: start-up, trials, and the time outside the timed windows. Prints; asserts nothing.
+"""Measure the cost of the tool itself: start-up, trials, time outside the timed windows. Prints; asserts nothing.
 
     python benchmarks/overhead.py
 
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def help_times() -> None:
-    """Print how long ``--help`` takes."""
+    """Print the duration of ``--help``."""
     seconds = []
     for _ in range(15):
         start = time.perf_counter()
@@ -51,7 +51,7 @@ def help_times() -> None:
 
 
 def process_start() -> None:
-    """Print what isolation costs: a whole trial of a model that does nothing, on every device here."""
+    """Print the cost of isolation: a whole trial of a model that does nothing, on every device here."""
     with tempfile.TemporaryDirectory() as folder, Children() as children:
         path = Path(folder) / "nothing.py"
         path.write_text("from torch import nn\ndef make():\n    return nn.Identity()\n")
@@ -69,7 +69,7 @@ def process_start() -> None:
 
 
 def run(arguments: str) -> None:
-    """Measure once and print where the time went."""
+    """Measure once and print the parts of the duration."""
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
         process = subprocess.Popen(
@@ -103,7 +103,7 @@ def run(arguments: str) -> None:
 
 
 def edge(record: Record) -> str:
-    """Return the answer in words."""
+    """Return the largest batch and its limit in words."""
     return f"largest batch {record.edge.largest_batch}, by {record.edge.limited_by}" if record.edge else "no search"
 
 

@@ -1,15 +1,15 @@
-"""What the plan of timing costs and buys, against rows that are timed in full.
+"""Measure the cost and the accuracy of the plan of timing, against rows that are timed in full.
 
-    python benchmarks/plan.py coverage                      how often intervals hold the true rate, simulated
+    python benchmarks/plan.py coverage                      how often intervals contain the true rate, simulated
     python benchmarks/plan.py replay results/nvidia-h200/minute/*.json  the plan on the raw samples of records
     python benchmarks/plan.py one results/nvidia-h200/minute/*.json      how far one process lies from others of its row
-    python benchmarks/plan.py pairs 20                      default runs beside --thorough ones, on this CPU
+    python benchmarks/plan.py pairs 20                      default and --thorough runs in turn, on this CPU
     python benchmarks/plan.py repeats 12                    one model again and again: processes of a run, and runs
     python benchmarks/plan.py budget 20                     runs under --budget, on this CPU
 
-A replayed process draws one of the row's recorded processes, from a random batch on. Processes beyond those recorded
-are shifted as the recorded ones differ. Building, checks and first steps take what they took in the record. What went
-before a recorded window was not kept, so that transients are not replayed.
+A replayed process is one of the row's recorded processes, from a random batch on. Processes beyond the recorded number
+are shifted by the variation between the recorded ones. Building, checks and first steps take their recorded time. The
+batches before a recorded window were not kept, so transients are not replayed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CAP: Final = "--max-batch 8"
 
 
 class Compared(NamedTuple):
-    """What a short run says, held against a long one."""
+    """The answers of a short run, compared with a long run of the same batch sizes."""
 
     same_knee: bool
     fastest_within: bool
@@ -63,9 +63,9 @@ class Compared(NamedTuple):
 
 
 def compared(short: Record, long: Record) -> Compared:
-    """Hold the answers and intervals of a short run against a long one of the same batch sizes.
+    """Compare the answers and intervals of a short run with a long one of the same batch sizes.
 
-    The knee is the same, or a row that the long run cannot tell from it: their rates differ by less than its interval.
+    Two rows count as the same knee if their throughputs differ by less than the combined half-width of the long run.
     """
     rates = {row.batch_size: row.samples_per_s or 0.0 for row in long.rows}
     widths = {row.batch_size: width(row) for row in long.rows}
@@ -84,7 +84,7 @@ def near(one: Row, other: Row, rates: dict[int, float], widths: dict[int, float]
 
 
 def same_edge(one: Record, other: Record) -> bool:
-    """Whether two runs found the same largest batch, for the same reason; the memory that was free may differ."""
+    """Whether two runs found the same largest batch for the same reason; the free memory may differ."""
     if one.edge is None or other.edge is None:
         return one.edge is other.edge
     return (one.edge.largest_batch, one.edge.limited_by) == (other.edge.largest_batch, other.edge.limited_by)
@@ -96,7 +96,7 @@ def width(row: Row) -> float:
 
 
 def coverage(_: argparse.Namespace) -> None:
-    """Print how often the interval of a row holds the true rate, if rows end as the plan has them end."""
+    """Print how often the interval of a row contains the true throughput, if the plan ends rows."""
     default = Spec(model="resnet18")
     kinds = (
         ("--max-noise 3%, 0.5 s a process", replace(default, max_noise=WANTED), False),
@@ -113,13 +113,13 @@ def coverage(_: argparse.Namespace) -> None:
 
 
 def simulated(scatter: float, spec: Spec, *, device_bound: bool, skewed: bool) -> tuple[float, float]:
-    """Return the share of rows whose interval holds the true rate, and the mean of their processes.
+    """Return the fraction of rows whose interval contains the true throughput, and their mean number of processes.
 
     Args:
         scatter: the standard deviation of processes, as a fraction of their mean.
-        spec: what ends a row.
-        device_bound: whether the device sets the pace.
-        skewed: whether processes scatter to one side.
+        spec: the options that end a row.
+        device_bound: whether the device limits the throughput.
+        skewed: whether the processes have a skewed distribution.
     """
     draw = random.Random(f"{scatter} {spec.max_noise} {device_bound} {skewed}")
     step_ms = 333.0
@@ -139,7 +139,7 @@ def simulated(scatter: float, spec: Spec, *, device_bound: bool, skewed: bool) -
 
 
 def replay(asked: argparse.Namespace) -> None:
-    """Print for each record what the plan would have come to, beside three processes a row, and the totals."""
+    """Print the results that the plan would give for each record, next to three processes a row, and the totals."""
     plans = {"every row in 3 processes": 3, "default": None}
     said: dict[str, list[Compared]] = {name: [] for name in plans}
     for path in asked.records:
@@ -193,7 +193,7 @@ def one(asked: argparse.Namespace) -> None:
 
 
 def replayed(record: Record, spec: Spec, draw: random.Random) -> Record:
-    """Return the record as the plan would have made it. The search, start and saving take what they took."""
+    """Return the record as the plan would have made it. Search, start and saving take their recorded time."""
     sources = {row.batch_size: row for row in record.rows if row.failure is None and len(row.timings) > 1}
     order = {size: draw.sample(row.timings, len(row.timings)) for size, row in sources.items()}
     rows: dict[int, Row] = {}
@@ -211,7 +211,7 @@ def replayed(record: Record, spec: Spec, draw: random.Random) -> Record:
 
 
 def one_process(spec: Spec, source: Row, order: Sequence[Timing], number: int, draw: random.Random) -> Row:
-    """Return what one process times of a row: the recorded ones in this order, and further ones drawn from them."""
+    """Return the row that one process times: the recorded processes in this order, then some drawn from them."""
     counted_s = sum((timing.warmup_s or 0.0) + windows_s(timing) for timing in source.timings)
     around_s = max(0.0, source.seconds - counted_s) / len(source.timings)
     means = [fmean(timing.device_ms) for timing in source.timings]
@@ -227,7 +227,7 @@ def windows_s(timing: Timing) -> float:
 
 
 def process(planned: Plan, source: Timing, shift: float, draw: random.Random) -> Timing:
-    """Return what a process would have timed whose batches are those of a recorded one, around a random one on."""
+    """Return the timing of a process with the batches of a recorded one, in a cycle from a random batch on."""
     begin = draw.randrange(len(source.device_ms))
     endless = [span_ms * shift for span_ms in (source.device_ms[begin:] + source.device_ms[:begin])]
     taken: list[float] = []
@@ -271,7 +271,7 @@ def run(arguments: str, folder: Path) -> tuple[Record, float]:
 
 
 def pairs(asked: argparse.Namespace) -> None:
-    """Print what default runs come to beside thorough ones of the same model, in turn."""
+    """Print the results of default runs and thorough ones of the same model, in turn."""
     said: list[Compared] = []
     seconds: list[tuple[float, float]] = []
     ratios: list[float] = []
@@ -304,7 +304,7 @@ def pairs(asked: argparse.Namespace) -> None:
 
 
 def repeats(asked: argparse.Namespace) -> None:
-    """Print how the rates of one model's runs scatter, beside what the processes of each run let expect."""
+    """Print the run-to-run variation of one model's throughput, and its estimate from the processes of each run."""
     with tempfile.TemporaryDirectory() as folder:
         records = [run(f"{MODELS[0]} {CAP} --processes 3", Path(folder))[0] for _ in range(asked.count)]
     by_row = [[record.rows[at] for record in records] for at in range(len(records[0].rows))]
@@ -329,7 +329,7 @@ def repeats(asked: argparse.Namespace) -> None:
 
 
 def budget(asked: argparse.Namespace) -> None:
-    """Print how long runs under a budget take; the allowance is one step and two seconds."""
+    """Print the durations of runs under a budget; the allowance is one step and two seconds."""
     kept = 0
     with tempfile.TemporaryDirectory() as folder:
         for number in range(asked.count):
@@ -343,7 +343,7 @@ def budget(asked: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Do what the first word says."""
+    """Run the named benchmark."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words = asked.add_subparsers(required=True)
     words.add_parser("coverage").set_defaults(do=coverage)

@@ -1,12 +1,12 @@
-"""The search on a simulated device, over shapes of models that nobody tuned it for. A model, no measurement: prints.
+"""Run the search on a simulated device, over shapes of models that it was not tuned for. Prints; measures nothing.
 
     PYTHONPATH=.:tests python benchmarks/policies.py --families linear,pieces --verbose
 
-For each policy, over every shape and four sizes of memory, the first table says which share of the searches is over
-with the exact edge, or knows it to 1 %, after so many seconds; ``late`` ones go on for 900 s, ``slow`` ones end since a
-batch takes too long, ``wrong`` ones name an edge that is none. The second says the same of the whole command under
-``--budget``. The policies are this tree's own search and ``--search bisect``. To compare with another version, set
-PYTHONPATH to its checkout, and to the ``tests`` of this one.
+The first table covers every shape and four sizes of memory. For each policy, it gives the percentage of searches that
+have ended with the exact edge, or know it to 1 %, after some seconds. ``late`` searches go on for 900 s, ``slow`` ones
+end because a batch takes too long, ``wrong`` ones name a wrong edge. The second table gives the same for the whole
+command under ``--budget``. The policies are this tree's own search and ``--search bisect``. To compare with another
+version, set PYTHONPATH to its checkout, and to the ``tests`` of this one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICIES: Final = {"own": "forecast", "bisect": "bisect"}
 
 
 class Case(NamedTuple):
-    """What is simulated: by name, so that another process can be told."""
+    """A simulation, described by names and numbers, which another process can receive."""
 
     policy: str
     shape: str
@@ -51,7 +51,7 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a case. ``exact_s`` and ``close_s`` are when the edge was known exactly, and to 1 %."""
+    """The outcome of a case. ``exact_s`` and ``close_s`` are when the edge was known exactly, and to 1 %."""
 
     case: Case
     family: str
@@ -67,7 +67,7 @@ class Outcome(NamedTuple):
 
 
 def main() -> None:
-    """Simulate, print the tables and what each family misses."""
+    """Simulate, print the tables and the misses of each family."""
     asked = argparse.ArgumentParser(description=__doc__)
     asked.add_argument("--policies", default="own,bisect")
     asked.add_argument("--families", help="names of families, or parts of names of shapes, separated by commas")
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def pick(found: dict[str, Shape], wanted: str | None) -> list[str]:
-    """Return the names of the shapes that a filter lets through."""
+    """Return the names of the shapes that match a filter."""
     if wanted is None:
         return list(found)
     parts = wanted.split(",")
@@ -120,7 +120,7 @@ def pick(found: dict[str, Shape], wanted: str | None) -> list[str]:
 
 
 def simulated(case: Case) -> Outcome:
-    """Return what becomes of a case."""
+    """Return the outcome of a case."""
     begun_s = perf_counter()
     shape, device = shapes(case.draws, case.first)[case.shape], Device(case.memory_gib, case.copied)
     options = {"search": POLICIES[case.policy]}
@@ -173,14 +173,14 @@ def ended(device: Device, shape: Shape, found: Searched) -> tuple[str, bool]:
 
 
 def close_after(asked: Sequence[Asked], exact_s: float, granularity: int) -> float:
-    """Return the seconds after which what was asked says the edge to 1 %."""
+    """Return the seconds after which the trials bracket the edge to 1 %."""
     passes, fails = 0, math.inf
     for one in asked:
         if one.outcome == "fits":
             passes = max(passes, one.batch_size)
         elif one.outcome not in ("out of time", "left", "timeout"):
             fails = min(fails, one.batch_size) if one.batch_size > passes else fails
-        if passes >= fails:  # it is not monotone
+        if passes >= fails:  # not monotone
             fails = min(
                 (a.batch_size for a in asked if a.outcome != "fits" and a.batch_size > passes), default=math.inf
             )
@@ -200,7 +200,7 @@ def edge_known_after(asked: Sequence[Asked], edge: Edge | None, seconds: float) 
 
 
 def said(found: Searched) -> str:
-    """Return what a run would say of its edge, in short."""
+    """Return the edge that a run would report, in short."""
     edge, record = found.edge, found.record
     if edge is None:
         return f"none ({largest_passed(record)} passed): {type(found.error).__name__ if found.error else 'no error'}"
@@ -213,7 +213,7 @@ def largest_passed(record: Record) -> int:
 
 
 def line_of(outcome: Outcome) -> str:
-    """Return a case with all that it asked, in order: ``!`` marks what did not fit."""
+    """Return a case with all its trials, in order; ``!`` marks those that did not fit."""
     short = {"fits": "", "out_of_memory": "!", "out of time": "...", "kernel_limit": "!kernel", "index_limit": "!index"}
     asked = " ".join(
         f"{'r' if one.what == 'row' else ''}{one.batch_size}{short.get(one.outcome, '!' + one.outcome)}"
@@ -234,7 +234,7 @@ def percent(outcomes: Sequence[Outcome], seconds: Sequence[float], mark_s: float
 
 
 def print_table(outcomes: Sequence[Outcome]) -> None:
-    """Print one line a policy for searches alone."""
+    """Print one line per policy for searches alone."""
     print(
         "| policy | cases | exact ≤30 s | ≤60 | ≤120 | to 1 % ≤30 s | ≤60 | ≤120 | median s | mean | worst "
         "| trials median (most) | late / slow / wrong / about | host GiB |"
@@ -267,7 +267,7 @@ def table_line(name: str, own: Sequence[Outcome]) -> str:
 
 
 def print_families(outcomes: Sequence[Outcome]) -> None:
-    """Print one line a family and policy, and what was not answered within 60 s."""
+    """Print one line per family and policy, and the cases without an answer within 60 s."""
     for policy in dict.fromkeys(outcome.case.policy for outcome in outcomes):
         own = [outcome for outcome in outcomes if outcome.case.policy == policy]
         print(f"\nBy family, {policy}: exact within 60 s, to 1 % within 60 s, mean seconds, most trials; misses")
@@ -290,7 +290,7 @@ def print_families(outcomes: Sequence[Outcome]) -> None:
 
 
 def print_budget(outcomes: Sequence[Outcome]) -> None:
-    """Print one line a policy for the command under a budget."""
+    """Print one line per policy for the command under a budget."""
     print("| policy | cases | edge exact % | to 1 % | largest passed < a tenth of it | rows, median | no answer |")
     print("|---|" + "--:|" * 6)
     for policy in dict.fromkeys(outcome.case.policy for outcome in outcomes):
@@ -312,7 +312,7 @@ def print_budget(outcomes: Sequence[Outcome]) -> None:
 
 
 def true_edge(case: Case) -> int:
-    """Return the edge that doubling and bisection come to."""
+    """Return the edge that doubling and bisection find."""
     shape, device = shapes(case.draws, case.first)[case.shape], Device(case.memory_gib, case.copied)
     low, high = 0, shape.granularity
     while high <= LARGEST_BATCH and fits(device, shape, high) is None:

@@ -1,8 +1,8 @@
-"""How a power limit slows a GPU behind a rest and behind pauses: samples per second of ViT-B/16, by tenths of a second.
+"""Measure how a power limit slows a GPU after a rest and after pauses: samples/s of ViT-B/16, by tenths of a second.
 
     python benchmarks/power_limit.py > FILE
 
-Each line is one stretch of work without a pause; below it stand the means of its whole seconds. Needs a CUDA device.
+Each line is one stretch of work without a pause; below it are the means of its whole seconds. Needs a CUDA device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def work(module: torch.nn.Module, inputs: torch.Tensor, seconds: float) -> list[int]:
-    """Work for so long, and return the samples per second of each tenth of a second on the device."""
+    """Work for some seconds, and return the samples per second of each tenth of a second on the device."""
     events = [mark()]
     end_s = time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -49,7 +49,7 @@ def work(module: torch.nn.Module, inputs: torch.Tensor, seconds: float) -> list[
 
 
 def mark() -> torch.cuda.Event:
-    """Return an event that the device has passed when what was submitted so far is done."""
+    """Record an event after the work submitted so far, and return it."""
     event: torch.cuda.Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     event.record()
     return event

@@ -1,10 +1,10 @@
-"""What plans of ``tputfind size`` promise of each other, on every record of ``results/``: how often it is kept.
+"""Check relations between plans of ``tputfind size``, on every record of ``results/``, and count how often they hold.
 
     PYTHONPATH=tests python benchmarks/promises.py > results/simulated/sizing/promises.txt
 
-A higher rate, a tighter target, burstier requests, a spare device, a lower utilization and a smaller batch limit take
-no fewer devices, within the stated ranges; the devices hold under other streams, and one fewer does not. Each
-broken promise is shown with the command that asks for it.
+A higher rate, a tighter target, burstier requests, a spare device, a lower utilization and a smaller batch limit need
+no fewer devices, within the stated ranges; the devices also suffice under other streams, and one fewer does not. Each
+broken relation is shown with the command that reproduces it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from support.promises import LOOSE, MIDDLING, TIGHT, Case, records, told
 
 
 def main() -> None:
-    """Print what was broken, then how often each promise was kept."""
+    """Print the broken relations, then how often each was kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="take one case in so many")
     parser.add_argument("--options", default="", help="of the demand, as batcher=ray")

@@ -1,10 +1,10 @@
-"""How often the range of devices that a plan states holds the number that a known device takes.
+"""Count how often the device range that a plan states contains the number that a known device needs.
 
     python benchmarks/ranges.py 200
 
-Each record is drawn from one device whose latencies are known: every process has a pace of its own, every batch
-scatters, one in fifty takes a third longer. The number of devices that this device takes comes from many processes of
-many batches, in streams that are longer than a plan's.
+Each record is drawn from one device whose latencies are known: every process has its own mean, every batch varies, and
+one in fifty takes a third longer. The true number of devices comes from many processes of many batches, in streams that
+are longer than a plan's.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tputfind.sizing.planner.plan import plan
 from tputfind.sizing.planner.question import read_demand
 
 LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/resnet50-fp16.json"
-"""Gives everything but the latencies."""
+"""The record that supplies everything but the latencies."""
 SIZES: Final = 1, 2, 4, 8, 16, 32, 64
 NEAR: Final = 1.2
 DEMANDS: Final = (("20000", "15ms"), ("20000", "8ms"), ("2000", "8ms"), ("100000", "30ms"))
 
 
 def drawn(draw: np.random.Generator, processes: int, batches: int) -> Record:
-    """Return a record of the device: 3 ms a batch and 0.05 ms a sample, give or take."""
+    """Return a record of the device: about 3 ms a batch and 0.05 ms a sample."""
     rows = []
     for size in SIZES:
         timings = []
@@ -48,16 +48,16 @@ def drawn(draw: np.random.Generator, processes: int, batches: int) -> Record:
 
 
 def late(fleet: Fleet, goal: Goal) -> float:
-    """Return the share of late requests in many long replications."""
+    """Return the fraction of late requests in many long replications."""
     effort = Effort(3_000_000, 6_000_000)
     return fmean(simulate(fleet, goal, effort, (seed,)).outcome.late for seed in range(1000, 1020))
 
 
 def true_devices(known: Record, rate: str, slo: str) -> int:
-    """Return the least number of devices that meets the target with one of every third batch limit.
+    """Return the minimum number of devices that meets the target with some batch limit; every third limit is tried.
 
-    Near the target it takes many long replications: at 98 % of the highest rate, single ones of 3 million requests have
-    0.8 to 1.8 % late requests.
+    Near the target this takes many long replications: at 98 % of the highest rate, single replications of 3 million
+    requests have 0.8 to 1.8 % late requests.
     """
     demand = read_demand({"rate": rate, "slo": slo, "seed": 1000})
     service = service_times_of(known)
@@ -72,7 +72,7 @@ def true_devices(known: Record, rate: str, slo: str) -> int:
 
 
 def main() -> None:
-    """Print for each demand how many of the stated ranges hold the true number."""
+    """Print for each demand how many of the stated ranges contain the true number."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("records", type=int, help="how many are drawn, shared by the demands")
     asked = parser.parse_args()

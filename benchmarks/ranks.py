@@ -1,10 +1,10 @@
-"""A bare loop that trains a torchvision model on several devices: tputfind's rows are compared with it.
+"""Train a torchvision model on several devices in a bare loop, as a reference for tputfind's rows.
 
 Run it by torch's own launcher, once for each batch size, so that every one has fresh processes::
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/ranks.py resnet50 ddp 256
 
-It prints the step time, the samples/s of all devices and the most memory that a rank reserved, or that a rank ran out
+It prints the step time, the samples/s of all devices and the maximum memory that rank 0 reserved, or which rank ran out
 of memory.
 """
 
@@ -25,7 +25,7 @@ WARM_UP, STEPS = 20, 40
 
 
 def spread(model: Any, kind: str, device: torch.device) -> Any:
-    """Return a model in ``ddp`` or ``fsdp``, or by itself for ``single``."""
+    """Return a model in ``ddp`` or ``fsdp``, or unchanged for ``single``."""
     if kind == "ddp":
         return DistributedDataParallel(model, device_ids=[device])
     if kind == "fsdp":

@@ -1,8 +1,8 @@
-"""Whether reading the device's health shows in what is measured meanwhile. Prints; asserts nothing.
+"""Check whether reading the device's health affects a concurrent measurement. Prints; asserts nothing.
 
     python benchmarks/sampling.py
 
-A process of its own runs a model without pause, while this one reads NVML as a run does in every other slot of a
+A separate process runs a model without pause, while this one reads NVML, as a run does, in every other slot of a
 second, and does nothing in the slots between. Needs a CUDA device.
 """
 
@@ -44,7 +44,7 @@ json.dump(ends, open(path, "w"))
 
 
 def main() -> None:
-    """Print a line a workload."""
+    """Print a line for each workload."""
     with Children() as children:
         uuid = next(iter(children.ask(ListDevices(), Environment))).device_uuid
     for model, size, seconds in WORKLOADS:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def rates(model: str, size: int, seconds: float, uuid: str | None) -> tuple[list[float], list[float]]:
-    """Return the batches per second of the slots that were watched, and of those that were not."""
+    """Return the batches per second of the watched slots, and of the others."""
     slots: list[tuple[bool, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ends.json"
@@ -80,7 +80,7 @@ def rates(model: str, size: int, seconds: float, uuid: str | None) -> tuple[list
 
 
 def slot(uuid: str | None, *, watched: bool) -> tuple[bool, float, float]:
-    """Let a slot go by, and return whether it was watched, and when it began and ended."""
+    """Wait for one slot, and return whether it was watched, and when it began and ended."""
     begin = time.monotonic()
     with Watch(uuid if watched else None) as watch:
         watch.begin()

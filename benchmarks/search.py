@@ -1,12 +1,12 @@
-"""The search by forecast beside plain bisection: the same edge, how many trials, how long. Prints and writes.
+"""Compare the search by forecast with plain bisection: edges, trials, durations. Prints and writes.
 
     python benchmarks/search.py --limits 8GiB,24GiB,80GiB,all --csv results/nvidia-h200/search/fp16.csv
 
-Both searches ask fresh processes, and none times any rows. A search takes as long as its trials do, in all. What could
-not be saved is one trial on either side of the edge: ``proving_s``. Beside them stands what `tputfind forecast` says
-of a device of that memory, against the larger of the two edges where they differ, and whether batches do fail and fit
-around the edge as they are forecast to (``gap``, ``again``). The table is written after every line, and summed up by
-``search_summary.py``. Needs a CUDA device.
+Both searches use fresh processes, and neither times any rows. A search takes the sum of its trials. The unavoidable
+part is one trial on either side of the edge: ``proving_s``. Each line also has the result of `tputfind forecast` for a
+device of that memory, compared with the larger of the two edges, and whether batches around the edge fail and fit as
+forecast (``gap``, ``again``). The table is written after every line, and summed up by ``search_summary.py``. Needs a
+CUDA device.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def write(lines: list[dict[str, object]], path: str | None) -> None:
 
 
 def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: list[dict[str, object]]) -> None:
-    """Add what `tputfind forecast` says of these memories to the lines that know the edges."""
+    """Add the result of `tputfind forecast` for these memories to the lines with known edges."""
     if not edges:
         return
     start = perf_counter()
@@ -107,7 +107,7 @@ def add_forecasts(children: Children, spec: Spec, edges: dict[int, int], lines: 
 
 
 def searched(children: Children, model: str, given: Mapping[str, str | bool | None]) -> tuple[Edge, Session]:
-    """Return the edge, and what knows the trials."""
+    """Return the edge, and the session with the trials."""
     spec = read_spec(model, given)
     inspection = inspect(spec, children)
     record = new_record(spec, inspection, "benchmarks/search.py")
@@ -124,7 +124,7 @@ def searched(children: Children, model: str, given: Mapping[str, str | bool | No
 
 
 def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
-    """Return what a line of the table says of one search."""
+    """Return the columns of one search in a line of the table."""
     seconds = {trial.batch_size: trial.seconds for trial in record.trials}
     found: dict[str, object] = {
         f"{search}_edge": edge.largest_batch,
@@ -136,7 +136,7 @@ def compared(search: str, edge: Edge, record: Record) -> dict[str, object]:
 
 
 def around(session: Session, edge: Edge) -> dict[str, object]:
-    """Return which smaller batch is forecast to fail, and which larger one to fit, and whether they do."""
+    """Return a smaller batch that is forecast to fail, a larger one forecast to fit, and whether each failed."""
     gap, again = session.probe_non_monotonic(edge)
     fails = {trial.batch_size: trial.failure is not None for trial in session.record.trials}
     found: dict[str, object] = {
@@ -150,7 +150,7 @@ def around(session: Session, edge: Edge) -> dict[str, object]:
 
 
 def told(edge: Edge, record: Record) -> str:
-    """Say how a search went, trial by trial."""
+    """Return a search in words, trial by trial."""
     limit = record.spec.memory_limit_bytes
     steps = " ".join(
         f"{trial.batch_size}{'' if trial.failure is None else '!'}({trial.seconds:.1f})" for trial in record.trials

@@ -1,8 +1,8 @@
-"""Sum up tables of ``search.py``: medians for each dtype and memory, and the worst in brackets.
+"""Summarize tables of ``search.py``: medians for each dtype and memory, and the worst in brackets.
 
     python benchmarks/search_summary.py results/nvidia-h200/search/fp*.csv
 
-Prints Markdown, and below it what fell short.
+Prints Markdown, and below it the exceptions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MEMORIES = ["8GiB", "24GiB", "80GiB", "all"]
 
 
 def main() -> None:
-    """Print the summary as Markdown, and what the forecasts of single devices came to."""
+    """Print the summary as Markdown, and the quality of the forecasts for single devices."""
     searches = pd.concat([pd.read_csv(path) for path in sys.argv[1:]], ignore_index=True)
     searches["over_proving"] = searches.forecast_s / searches.forecast_proving_s
     searches["faster"] = searches.bisect_s / searches.forecast_s
@@ -47,7 +47,7 @@ def line(dtype: str, memory: str, of: pd.DataFrame) -> str:
 
 
 def exceptions(searches: pd.DataFrame) -> list[str]:
-    """Return what is not as hoped for, and how good the forecasts of single devices were."""
+    """Return the searches that miss expectations, and the accuracy of the forecasts for single devices."""
 
     def named(of: pd.DataFrame) -> list[str]:
         return [" ".join(key) for key in of[["model", "dtype", "layout", "memory"]].itertuples(index=False)]

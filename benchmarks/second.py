@@ -1,9 +1,9 @@
-"""Plans of ``tputfind size`` beside a second simulator, which shares no code with the first.
+"""Compare plans of ``tputfind size`` with a second simulator, which shares no code with the first.
 
     PYTHONPATH=tests python benchmarks/second.py > results/simulated/sizing/second.txt
 
-Each line is one of 22 plans: its percentile by both simulators, how far they are apart, and whether the second one too
-finds that the devices hold the target and that one fewer does not, with any measured batch size as cap.
+Each line is one of 22 plans: its percentile by both simulators, their difference, and whether the second one also finds
+that the devices meet the target and that one fewer does not, with any measured batch size as the batch limit.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def main() -> None:
         devices = f"{outcome.devices} ({found.fewest} to {found.most})"
         print(
             f"{devices:13} {outcome.batch_cap:4} {found.demand.target_ms:6g}  {outcome.tail_ms:13.4g}  "
-            f"{both.second.tail_ms:9.4g}  {both.apart:+6.1%}  {_said(holds=both.holds):5}  "
-            f"{_said(holds=both.fewer_fail):11}  {name} {options}",
+            f"{both.second.tail_ms:9.4g}  {both.apart:+6.1%}  {_yes_or_no(holds=both.holds):5}  "
+            f"{_yes_or_no(holds=both.fewer_fail):11}  {name} {options}",
             flush=True,
         )
         agree += both.agrees and both.holds and both.fewer_fail
     print(f"{agree} of {len(PLANS)} plans agree")
 
 
-def _said(*, holds: bool) -> str:
+def _yes_or_no(*, holds: bool) -> str:
     return "yes" if holds else "no"
 
 

@@ -1,9 +1,9 @@
-"""Predicted latencies beside those of a real server: a model is measured, served, driven, and simulated.
+"""Compare predicted latencies with those of a real server: a model is measured, served, loaded, and simulated.
 
     python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp32"}' --server mosec --cap 32 --wait 5 --csv FILE
 
-The overheads of the server are found at 10 % and 50 % of what the device can do, from when its batches began and its
-answers came; the latencies at 70, 85 and 95 % are then predicted, for requests that come at the same times, and
+The overheads of the server are estimated at 10 % and 50 % of the device's capacity, from the begin of its batches and
+the arrival of its answers. The latencies at 70, 85 and 95 % are then predicted, for requests at the same times, and
 compared. All traffic stays on this machine. Needs mosec or litserve.
 """
 
@@ -36,10 +36,10 @@ FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 
 
 class Line(NamedTuple):
-    """One load: measured and simulated, with the overheads that were fitted at the loads that are marked so.
+    """One load: measured and simulated, with the overheads that were fitted at the loads marked ``fitted``.
 
-    ``load`` is a share of what the device can do with full batches: by the record for the loads that are fitted at, and
-    with the overheads for the others.
+    ``load`` is a fraction of the device's capacity with full batches: by the record for the fitted loads, and with the
+    overheads for the others.
     """
 
     server: str
@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def driven(case: Case, record: Record, seconds: float, requests: int) -> tuple[dict[float, Load], Estimate]:
-    """Return the answers under every load, of so many seconds or requests at least, and the overheads."""
+    """Return the answers under every load, of at least these seconds and requests, and the overheads."""
     loads: dict[float, Load] = {}
     overheads = Estimate()
     with served(case) as port:
@@ -122,7 +122,7 @@ def driven(case: Case, record: Record, seconds: float, requests: int) -> tuple[d
 
 
 def read(path: str) -> dict[float, Load]:
-    """Return the answers under every load that a file of ``--raw`` holds."""
+    """Return the answers under every load in a file of ``--raw``."""
     loads = {}
     with np.load(path) as file:
         for name in file.files:

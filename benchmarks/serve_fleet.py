@@ -1,11 +1,11 @@
-"""Whether as many devices as `tputfind size` recommends meet the target, and one fewer does not, of a real server.
+"""Check on a real server whether the devices that `tputfind size` recommends meet the target, and one fewer does not.
 
     python benchmarks/serve.py vit_l_16 --options '{"dtype": "fp32"}' --output results --csv serving.csv ...
     python benchmarks/serve_fleet.py RECORD serving.csv --options '{"dtype": "fp32"}' --slo 200
 
-With the overheads that serve.py fitted, the rates are found up to which one device is enough by simulation, and two,
-and so on. A tenth below each of them so many devices are to meet the target; a tenth above they are to fail, and one
-more, where there is one, is to meet it. Needs as many devices.
+With the overheads that serve.py fitted, simulation finds the highest rate that one device sustains, and two, and so on.
+At a tenth below each rate, that number of devices must meet the target; at a tenth above, it must miss, and one more,
+if there is one, must meet it. Needs all these devices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HALVINGS = 10
 
 
 class Line(NamedTuple):
-    """A number of devices under a rate: what was recommended, and whether these met the target."""
+    """A number of devices under a rate: the recommendation, and whether these met the target."""
 
     server: str
     model: str
@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 def main() -> None:
-    """Find the rates, serve, drive, print and write."""
+    """Find the rates, serve, send the requests, print and write."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("record")
     asked.add_argument("fitted", help="the CSV of serve.py")
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def counted(record: Record, demand: Demand, path: str) -> None:
-    """Print how many devices this record comes to, under each rate that another was served at."""
+    """Print how many devices a plan from this record needs under each rate that was served."""
     device = f"{record.environment.device}{', all busy' * (record.spec.load == 'all_busy')}"
     for rate_per_s in sorted(set(pd.read_csv(path).rate_per_s)):
         devices = _plan(record, demand, rate_per_s).outcome.devices
@@ -110,7 +110,7 @@ def driven(record: Record, case: Case, demand: Demand, most_devices: int, second
 
 
 def _most_per_s(record: Record, demand: Demand, devices: int) -> float:
-    """Return the highest rate that so many devices are enough for, to a fifth of a percent of what they do at most."""
+    """Return the highest rate that the devices sustain, to a fifth of a percent of their maximum throughput."""
     low, high = 0.0, 2.0 * devices * max(row.samples_per_s or 0.0 for row in record.rows)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

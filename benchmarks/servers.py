@@ -1,8 +1,8 @@
-"""The simulator beside the batching code of Ray Serve, run as it is on a simulated clock.
+"""Compare the simulator with the batching code of Ray Serve, run unchanged on a simulated clock.
 
     python benchmarks/servers.py --requests 100000 --processes 2 > results/simulated/sizing/servers.txt
 
-Both get the same requests. How long a batch takes is drawn from one record; the n-th batch takes as long in both.
+Both get the same requests. Batch durations are drawn from one record; the n-th batch takes the same time in both.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.engine.serving import Kind, serve
 
 RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0.json"
-"""Its batches are steady."""
+"""A record with steady batches."""
 SEED: Final = 0, 1
-"""Of the times of batches, in both."""
+"""Seed of the batch durations, in both."""
 PERCENTILES: Final = 50, 95, 99
 WARM_UP: Final = 0.1
-"""Of the requests: not looked at."""
+"""Fraction of the requests at the start that are left out."""
 
 
 class Case(NamedTuple):
-    """The largest batch of a replica, the number of replicas, and the load."""
+    """The largest batch of a replica, the number of replicas, and the request rate."""
 
     cap: int
     devices: int
     rate: float
 
     def label(self) -> str:
-        """Return it in a few words."""
+        """Return a short description."""
         routing = ", two-choices" if self.devices > 1 else ""
         devices = f"{self.devices} device{'s' * (self.devices > 1)}{routing}"
         return f"ray blocking, batches up to {self.cap}, {devices}, {self.rate:g}/s"
@@ -53,24 +53,24 @@ CASES: Final = (
 )
 DELAY_MS: Final = 10.0
 ENOUGH_ONGOING: Final = 10_000
-"""Requests that a replica may have: the limit then decides nothing."""
+"""Maximum requests of a replica, so high that it has no effect."""
 
 
 def arrivals_ms(case: Case, requests: int) -> NDArray[np.float64]:
-    """Return when the requests of a case come, in ms."""
+    """Return the arrival times of a case's requests, in ms."""
     times: NDArray[np.float64] = np.cumsum(np.random.default_rng(0).exponential(1000 / case.rate, requests))
     return times
 
 
 def ours_ms(case: Case, requests: int) -> NDArray[np.float64]:
-    """Return when the simulator answers them."""
+    """Return the times of the simulator's answers, in ms."""
     kinds = [Kind(case.devices, case.cap, service_times_of(load_record(RECORD)))]
     server = Server("ray", DELAY_MS, "two-choices")
     return serve(arrivals_ms(case, requests), None, kinds, server, free_ms=[0.0] * case.devices, seed=SEED).done_ms
 
 
 def theirs_ms(case: Case, came_ms: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return when Ray Serve's own code answers requests that come at these times."""
+    """Return the times of the answers of Ray Serve's own code, in ms, for requests that arrive at ``came_ms``."""
     from serving import virtual_ray
 
     draw = service_times_of(load_record(RECORD)).drawn(case.cap, SEED)
@@ -93,7 +93,7 @@ class Row(NamedTuple):
     ours: Sequence[float]
 
     def off(self) -> list[float]:
-        """Return by what share each percentile of ours is off."""
+        """Return the relative error of each percentile of ours."""
         return [ours / theirs - 1 for theirs, ours in zip(self.theirs, self.ours, strict=True)]
 
 
@@ -112,7 +112,7 @@ def compared(case: Case, requests: int) -> Row:
 
 
 def table(rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the lines of a table, each as soon as its row is there."""
+    """Yield the lines of a table, each as soon as its row is known."""
     widest = max(len(case.label()) for case in CASES)
     heads = [f"{'p' + str(percentile):>8} {'ours':>8} {'off':>7}" for percentile in PERCENTILES]
     yield f"{'':{widest}} {' '.join(heads)}"

@@ -1,9 +1,9 @@
-"""How long ``tputfind size`` takes for a plan: by batcher, rate and target.
+"""Time plans of ``tputfind size`` by batcher, rate and target.
 
     python benchmarks/size_times.py --every 3 --cpu > results/simulated/sizing/times.txt
 
-A plan is to take less than 10 s, and half of them less than 1 s, at rates up to 100 million a second and targets up to
-an hour.
+The goal for a plan is less than 10 s, and for half of them less than 1 s, at rates up to 100 million a second and
+targets up to an hour.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GOAL_S = 10.0
 
 
 def main() -> None:
-    """Print a line for each plan, then how many took longer than they are to."""
+    """Print a line for each plan, then how many took longer than the goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--every", type=int, default=1, help="take one plan in so many")
     parser.add_argument("--cpu", action="store_true", help="count seconds of the processor, on a busy machine")

@@ -1,8 +1,8 @@
-"""What a StageTimer costs a pipeline of short stages, and how far its times are right. Prints; asserts nothing.
+"""Measure the overhead of a StageTimer in a pipeline of short stages, and its accuracy. Prints; asserts nothing.
 
     python benchmarks/stages.py
 
-Every figure is of the command above. Run it on a quiet machine: on the GPU where there is one, else on the host alone.
+The command above prints every figure. Run it on a quiet machine; it uses the GPU if there is one, else the host alone.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def spin_kernel() -> Callable[[], object]:
-    """Return a call that keeps the GPU busy for STAGE_MS, by its own global clock."""
+    """Return a function that keeps the GPU busy for STAGE_MS, by its own global clock."""
     kernel = torch.cuda._compile_kernel(SPIN, "spin")  # noqa: SLF001  # the only way to a kernel of known duration
     return lambda: kernel((1, 1, 1), (1, 1, 1), (round(STAGE_MS * 1e6),))
 
@@ -56,7 +56,7 @@ def busy_wait() -> None:
 
 
 def overhead(work: Callable[[], object], synchronize: Callable[[], None]) -> None:
-    """Print how long a pipeline takes with and without the timer, in turn."""
+    """Print the durations of a pipeline with and without the timer, in turn."""
     timer = StageTimer()
 
     def plain() -> None:
@@ -89,7 +89,7 @@ def overhead(work: Callable[[], object], synchronize: Callable[[], None]) -> Non
 
 
 def seconds_of(work: Callable[[], object], synchronize: Callable[[], None]) -> float:
-    """Return the host clock from the idle device to the idle device."""
+    """Return the seconds on the host clock from one idle state of the device to the next."""
     synchronize()
     start = time.perf_counter()
     work()
@@ -98,7 +98,7 @@ def seconds_of(work: Callable[[], object], synchronize: Callable[[], None]) -> f
 
 
 def bare_costs(synchronize: Callable[[], None], *, on_gpu: bool) -> None:
-    """Print what an empty block takes of the host: the loop's own time is taken off."""
+    """Print the host time of an empty block, without the time of the loop."""
     calls = 20_000
 
     def empty_loop() -> None:
@@ -122,7 +122,7 @@ def bare_costs(synchronize: Callable[[], None], *, on_gpu: bool) -> None:
 
 
 def agreement(name: str, work: Callable[[], object], synchronize: Callable[[], None]) -> None:
-    """Print a stage's time beside that of the same calls between two synchronisations, in turn."""
+    """Print a stage's time next to that of the same calls between two synchronisations, in turn."""
     calls, staged_ms, plain_ms = 100, [], []
 
     def plain() -> None:

@@ -1,8 +1,8 @@
-"""Where the time of saved runs went, and how much of it bought nothing that is in a figure.
+"""Break down the time of saved runs, and show how much of it contributed to no figure.
 
     python benchmarks/time_spent.py results/nvidia-h200/minute/*.json
 
-The last column is the wall over the seconds of search and windows that count; 1 is the least there can be.
+The last column is the whole duration divided by the seconds of search and timed windows; 1 is the minimum.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Hold forecasts of training from fake tensors against largest batches that a device was searched for.
+"""Compare forecasts of training from fake tensors with largest batches that were found by search on a device.
 
     python benchmarks/training_forecasts.py --measure results/nvidia-h200/training/edges
     python benchmarks/training_forecasts.py results/nvidia-h200/training/edges/*.json \
         > results/nvidia-h200/training/forecasts.csv
 
-The first searches a CUDA device for the largest batches of ten models with SGD and AdamW under a memory limit, and of
-some with other dtypes, limits and checkpointing, and keeps the records. No row is timed. The second needs no device. It
-writes a line for each record; the summary goes to stderr.
+The first command searches a CUDA device for the largest batches of ten models with SGD and AdamW under a memory limit,
+and of some with other dtypes, limits and checkpointing, and keeps the records. No row is timed. The second command
+needs no device. It writes a line for each record; the summary goes to stderr.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLUMNS = (
 
 
 def main() -> None:
-    """Measure, or print a line for each record and on stderr how far off the forecasts are."""
+    """Measure, or print a line for each record, and the errors of the forecasts on stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", type=Path, metavar="FOLDER", help="search the device here, and keep the records")
     parser.add_argument("records", nargs="*", help="records of trainings with a largest batch")
@@ -79,7 +79,7 @@ def measure(children: Children, run: tuple[str, str, str, str, bool], folder: Pa
 
 
 def line(children: Children, path: str) -> dict[str, object]:
-    """Return the line of a record, which is printed at once."""
+    """Print and return the line of a record."""
     record = tputfind.load_record(path)
     spec, largest_batch = record.spec, record.largest_batch
     assert largest_batch is not None

@@ -1,6 +1,6 @@
-"""What ``tputfind tune`` gains on a CPU: the winner of each model beside the plain variant, timed anew in turn.
+"""Measure the gain of ``tputfind tune`` on a CPU: the winner of each model and the plain variant, timed again in turn.
 
-Run it on a quiet machine; a line for each model::
+Run it on a quiet machine; it prints a line for each model::
 
     python benchmarks/tuned.py --budget 2min > results/cpu/tuned.txt
 """

@@ -1,9 +1,9 @@
-"""What `tputfind compare` says of many runs of the same, and of the same made slower: every pair of records.
+"""Count the verdicts of `tputfind compare` on repeated runs, and on runs made slower: every pair of records.
 
     python benchmarks/verdicts.py same --csv FILE
     python benchmarks/verdicts.py same slower --csv FILE
 
-Of folders that hold the records of several runs each, such as ten of
+The arguments are folders with the records of several runs each, such as ten of
 
     tputfind tests/models/slower.py:model --dtype fp16 --batch-sizes 1,32,256 --max-seconds 4
 
@@ -22,7 +22,7 @@ import tputfind
 
 
 def main() -> None:
-    """Compare every pair, print how often each verdict was given, and write the pairs."""
+    """Compare every pair, print the counts of verdicts, and write the pairs."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("old", help="a folder of records")
     asked.add_argument("new", nargs="?", help="another; without it each record is compared with those after it")
@@ -45,7 +45,7 @@ def main() -> None:
         if row is not None
     ]
     table = pd.DataFrame(lines)
-    print(table.groupby(["what", "verdict"]).size().unstack(fill_value=0))  # noqa: PD010  # of counts
+    print(table.groupby(["what", "verdict"]).size().unstack(fill_value=0))  # noqa: PD010  # a table of counts
     if given.csv:
         table.to_csv(given.csv, index=False, float_format="%.6g")
 

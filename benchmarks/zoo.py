@@ -1,10 +1,10 @@
-"""Each of torchvision's models at two batch sizes, through the tool: which run, and why the others do not.
+"""Run each of torchvision's models at two batch sizes through the tool; report which run, and why others do not.
 
     python benchmarks/zoo.py --dtypes fp16,amp-fp16 --batch-sizes 1,8 --at-once 6 --csv zoo.csv
 
-A model is measured in the first of the dtypes; where it fails there, its line stays and the next dtype has another. The
-table is written after every model. It shows whether they run, and not how fast: few batches are timed, in one process,
-while other models run beside it.
+A model is measured in the first of the dtypes; if it fails there, its line stays and the next dtype gets another. The
+table is written after every model. It shows whether models run, not how fast: few batches are timed, in one process,
+while other models run at the same time.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def main() -> None:
 def in_first_dtype(
     model: NamedModel, dtypes: list[str], options: dict[str, object], children: Children
 ) -> Iterator[dict[str, object]]:
-    """Yield the lines of the first dtype in which a model runs, and of those before it."""
+    """Yield the lines of the first dtype in which a model runs, and of the dtypes before it."""
     for dtype in dtypes:
         lines = list(measured(model, options | {"dtype": dtype}, children))
         yield from lines

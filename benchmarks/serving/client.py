@@ -1,4 +1,4 @@
-"""Open-loop load on a server: requests go out when they are due, however long the answers to others take."""
+"""Open-loop load on a server: requests are sent when they are due, however long other answers take."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _AHEAD_S = 1.0
 
 
 class Answer(NamedTuple):
-    """The latency of a request from when it was due, the size of its batch, and when the model began that.
+    """The latency of a request since it was due, the size of its batch, the duration of the step and its begin.
 
-    All in ms; ``begun_ms`` counts as the times do at which requests are due.
+    All times are in ms; ``begun_ms`` is on the same clock as the due times.
     """
 
     latency_ms: float
@@ -31,10 +31,10 @@ class Answer(NamedTuple):
 def drive(port: int, due_ms: list[float], clients: int = 1) -> list[Answer]:
     """Send a request at each time, in ms from now, and return the answers in that order.
 
-    The requests are dealt to so many processes, so that none of them is late.
+    The requests are distributed over ``clients`` processes, so that none of them is late.
 
     Raises:
-        RuntimeError: the server refuses one, or is gone.
+        RuntimeError: the server refuses a request, or is gone.
     """
     start_s = time.perf_counter() + _AHEAD_S  # all processes of a machine share this clock
     senders = [

@@ -1,4 +1,4 @@
-"""A model served and driven, and the same simulated: what the comparisons of both are made of."""
+"""Serve, load and simulate a model: the common parts of the comparisons with real servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SEEDS = 5
 
 
 class Case(NamedTuple):
-    """What is served, by what, and by how many processes the requests are sent."""
+    """The served model, its server, and the number of processes that send requests."""
 
     model: str
     options: dict[str, Any]
@@ -41,7 +41,7 @@ class Case(NamedTuple):
     clients: int = 1
 
     def demand(self) -> Demand:
-        """Return the queue and the batcher of the server; rate and target are for the caller to set."""
+        """Return the queue and the batcher of the server; the caller sets rate and target."""
         asked = {"rate": 1.0, "slo": 1e6, "batcher": self.server, "delay": self.wait_ms, "max_batch_size": self.cap}
         return read_demand(asked)
 
@@ -56,7 +56,7 @@ class Latency(NamedTuple):
 
 
 class Load(NamedTuple):
-    """Requests at a rate: when they were due, and the answers."""
+    """Requests at a rate: their due times, and the answers."""
 
     rate_per_s: float
     due_ms: NDArray[np.float64]
@@ -64,12 +64,12 @@ class Load(NamedTuple):
 
     @property
     def latency(self) -> Latency:
-        """What the callers waited."""
+        """Return the latency of the callers."""
         return latency_of(np.array([answer.latency_ms for answer in self.answers]))
 
     @property
     def log(self) -> Log:
-        """The same as a log of the server."""
+        """Return the same as a log of the server."""
         latency_ms, step_ms, begun_ms = np.array(
             [(each.latency_ms, each.step_ms, each.begun_ms) for each in self.answers]
         ).T
@@ -77,12 +77,12 @@ class Load(NamedTuple):
 
     @property
     def mean_batch(self) -> float:
-        """Requests over batches."""
+        """Return the number of requests divided by the number of batches."""
         return float(1 / np.mean([1 / answer.batch_size for answer in self.answers]))
 
 
 def measured(case: Case, folder: str | None = None) -> Record:
-    """Return the tool's record of the model at every size up to the cap, as the server is going to run it; keep it."""
+    """Measure the model at every batch size up to the cap, as the server will run it; return and keep the record."""
     record: Record = tputfind.find(
         case.model, batch_sizes=range(1, case.cap + 1), processes=2, batches=100, max_seconds=2.5,
         output=folder, **case.options,
@@ -91,14 +91,14 @@ def measured(case: Case, folder: str | None = None) -> Record:
 
 
 def loaded(port: int, case: Case, rate_per_s: float, requests: int) -> Load:
-    """Send so many requests of a Poisson stream and return the answers."""
+    """Send a number of requests of a Poisson stream and return the answers."""
     due_ms = Traffic().draw(requests, 1.0, (7,)).times * (1000 / rate_per_s)
     return Load(rate_per_s, due_ms, drive(port, due_ms.tolist(), case.clients))
 
 
 @contextmanager
 def served(case: Case) -> Iterator[int]:
-    """Serve a model on a free port of this machine as long as this lasts, warm and with connections made."""
+    """Serve a model on a free port of this machine in this context, warm and with connections made."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -126,7 +126,7 @@ def served(case: Case) -> Iterator[int]:
 
 
 def _await(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Return when the server answers."""
+    """Return as soon as the server answers."""
     end = time.monotonic() + 300
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -139,14 +139,14 @@ def _await(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def pace(record: Record, load: Load) -> float:
-    """Return how many times as long the model's steps took in the server as by the record."""
+    """Return the ratio of the model's step times in the server to those in the record."""
     service = service_times_of(record)
     batches = [(answer.step_ms, service.mean_ms(answer.batch_size), 1 / answer.batch_size) for answer in load.answers]
     return sum(step * share for step, _, share in batches) / sum(told * share for _, told, share in batches)
 
 
 def service_of(record: Record, overheads: Overheads = Overheads()) -> ServiceTimes:  # noqa: B008  # it is immutable
-    """Return how long batches take in a server with overheads."""
+    """Return the batch times in a server with overheads."""
     return service_times_of(record, overheads)
 
 
@@ -156,7 +156,7 @@ def most_per_s(record: Record, case: Case, estimate: Estimate) -> float:
 
 
 def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], estimate: Estimate) -> Latency:
-    """Return the latencies of requests that are due at these times, by simulation."""
+    """Return the simulated latencies of requests that are due at these times."""
     bench = Bench(record, case.demand().server, case.cap)
     found = [latency_of(bench.latencies_ms(due_ms, estimate, (seed,))) for seed in range(_SEEDS)]
     return Latency(*(float(value) for value in np.mean(found, axis=0)))
@@ -169,10 +169,10 @@ def latency_of(latencies_ms: NDArray[np.float64]) -> Latency:
 
 
 def fitted(record: Record, case: Case, loads: list[Load]) -> Estimate:
-    """Return the overheads of a server with one device, from when its batches began and its answers came.
+    """Return the overheads of a server with one device, from the begin of its batches and the arrival of its answers.
 
     Raises:
-        ValueError: there is nothing to see them by, as with batches of one.
+        ValueError: the overheads cannot be separated, as with batches of one.
     """
     found = by_batches(Bench(record, case.demand().server, case.cap), [load.log for load in loads])
     if found is None:

@@ -1,4 +1,4 @@
-"""The model that a server runs for a batch: the same step that the tool times, with inputs that lie on the device."""
+"""The model that a server runs for a batch: the same step that the tool times, with inputs on the device."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tputfind.worker.devices import open_device
 from tputfind.worker.workload import Workload, gradients, inference
 
 MODEL, OPTIONS, CAP = "SERVING_MODEL", "SERVING_OPTIONS", "SERVING_CAP"
-"""Names of the variables of the environment that say what is served."""
+"""Names of the environment variables that describe the served model."""
 _WARM_STEPS = 3
 
 
 class Step:
-    """Takes a batch of a size through the model, and waits for its output. Every size is made and warmed beforehand."""
+    """Runs a batch of a size through the model, and waits for its output. Every size is made and warmed beforehand."""
 
     def __init__(self, device: str | None = None) -> None:
         options = json.loads(os.environ[OPTIONS])
@@ -30,7 +30,7 @@ class Step:
                     self._run(size)
 
     def __call__(self, size: int) -> list[float]:
-        """Return the size, how long the batch took, in ms, and when it began, in s on the clock of this machine."""
+        """Return the size, the duration of the batch in ms, and its begin in s on the clock of this machine."""
         begun_s = perf_counter()
         with inference():
             self._run(size)

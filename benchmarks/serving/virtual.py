@@ -1,7 +1,7 @@
-"""Event loops on one simulated clock: asyncio code runs as it is, and no real time passes while it waits.
+"""Event loops on one simulated clock: asyncio code runs unchanged, and waiting takes no real time.
 
-Each loop stands for one thread. A loop that is blocked goes on later; the others go on meanwhile, and what they send it
-lies before whatever it does next, as ``call_soon_threadsafe`` has it between real threads.
+Each loop stands for one thread. If a loop is blocked, it goes on later, and the others meanwhile. Their messages reach
+it before its next step, as those of ``call_soon_threadsafe`` do between real threads.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from math import inf
 from typing import Any, Final
 
 _LATE_S: Final = 1e-9
-"""A timer is never early, and code that reads the clock relies on it."""
+"""Delay of timers: they are never early, and code that reads the clock relies on that."""
 
 
 class World:
@@ -28,28 +28,28 @@ class World:
         self.active: Loop | None = None
 
     def loop(self) -> Loop:
-        """Return a loop of a new thread."""
+        """Return the loop of a new thread."""
         self.loops.append(Loop(self))
         return self.loops[-1]
 
     def time(self) -> float:
-        """Return the time of the thread that asks, in s."""
+        """Return the time of the calling thread, in s."""
         return 0.0 if self.active is None else self.active.clock_s
 
     def block(self, duration_s: float) -> None:
-        """Let the thread that asks do nothing else for a while."""
+        """Block the calling thread for a duration."""
         assert self.active is not None
         self.active.block(duration_s)
 
     async def compute(self, duration_s: float, *, blocking: bool) -> None:
-        """Take a while, as a model does that is called on the loop, or in a thread beside it."""
+        """Take a while, like a model that is called on the loop (``blocking``) or in another thread."""
         if blocking:
             self.block(duration_s)
         else:
             await asyncio.sleep(duration_s)
 
     def run(self, is_done: Callable[[], bool]) -> None:
-        """Run all loops, the one that is behind first, until it is done."""
+        """Run all loops, the one with the earliest time first, until ``is_done``."""
         while not is_done():
             loop = min(self.loops, key=Loop.next_s)
             self.active = loop
@@ -67,7 +67,7 @@ class Loop(asyncio.BaseEventLoop):
 
     def __init__(self, world: World) -> None:
         super().__init__()
-        self.set_exception_handler(_raised)
+        self.set_exception_handler(_exit_on_error)
         self.clock_s = 0.0
         self._world = world
         self._mail: list[tuple[float, int, asyncio.Handle]] = []
@@ -79,7 +79,7 @@ class Loop(asyncio.BaseEventLoop):
         return self.clock_s
 
     def next_s(self) -> float:
-        """Return when it has something to do."""
+        """Return the time of its next event, in s."""
         if self._ready:
             return self.clock_s
         while self._scheduled and self._scheduled[0].cancelled():
@@ -91,7 +91,7 @@ class Loop(asyncio.BaseEventLoop):
     def call_soon_threadsafe(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Call back at the time of the thread that asks, or after the block that this one is in."""
+        """Call back at the time of the calling thread, or after the block that this thread is in."""
         handle = asyncio.Handle(callback, args, self, context)
         sent_s = self._world.time()
         if sent_s < self.clock_s:
@@ -102,12 +102,12 @@ class Loop(asyncio.BaseEventLoop):
         return handle
 
     def block(self, duration_s: float) -> None:
-        """Go on after a while."""
+        """Advance the clock of this thread."""
         self.clock_s += duration_s
         self._mark = len(self._ready) - self._left
 
     def turn(self) -> None:
-        """Do what there is to do next, once, as ``BaseEventLoop._run_once`` does."""
+        """Run the next events once, as ``BaseEventLoop._run_once`` does."""
         self.clock_s = now_s = self.next_s()
         while self._mail and self._mail[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._mail)[2])
@@ -123,7 +123,7 @@ class Loop(asyncio.BaseEventLoop):
                 handle._run()  # noqa: SLF001  # as asyncio's own loop does
 
 
-def _raised(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Let no error go by. A task that is left over at the end is none."""
+def _exit_on_error(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Exit on any error. A task that is left at the end is not an error."""
     if "exception" in context:
         raise SystemExit(f"{context['message']}: {context['exception']!r}")

@@ -1,6 +1,6 @@
 """Ray Serve's own code on a simulated clock: its router, its power of two choices, and ``serve.batch``.
 
-What stands in for the rest: a replica starts a request on the loop of its user code, and refuses one beyond
+The rest is replaced: a replica starts a request on the loop of its user code, and refuses requests beyond
 ``max_ongoing_requests`` as ``Replica.handle_request_with_rejection`` does. Messages take no time.
 """
 
@@ -33,14 +33,14 @@ from ray.util import metrics
 from serving.virtual import Loop, World
 
 Span = Callable[[int], float]
-"""How long a batch of a size takes, in ms."""
+"""Function that returns the duration of a batch in ms, for its size."""
 MAX_ONGOING: Final = 5
-"""Its default."""
+"""Ray Serve's default."""
 _DEPLOYMENT: Final = DeploymentID("model", "app")
 
 
 class _Result:
-    """The answer to come of one request; what ``ReplicaResult`` is to the router."""
+    """The pending answer of one request; it replaces ``ReplicaResult`` for the router."""
 
     def __init__(self, replica: _Replica, request: int) -> None:
         self._replica, self._request = replica, request
@@ -64,7 +64,7 @@ class _Result:
 
 
 class _Replica:
-    """One replica: what a ``RunningReplica`` is to the router, and user code on a loop of its own."""
+    """One replica: it replaces ``RunningReplica`` for the router, and runs user code on its own loop."""
 
     is_cross_language = False
     actor_id = None
@@ -90,16 +90,16 @@ class _Replica:
         self._ongoing += 1
         result.told(ReplicaQueueLengthInfo(accepted=True, num_ongoing_requests=self._ongoing))
         answer = asyncio.run_coroutine_threadsafe(self._handler(request), self.loop)
-        answer.add_done_callback(lambda _: router.call_soon_threadsafe(self._answered, result))
+        answer.add_done_callback(lambda _: router.call_soon_threadsafe(self._finish, result))
         return result
 
-    def _answered(self, result: _Result) -> None:
+    def _finish(self, result: _Result) -> None:
         self._ongoing -= 1
         result.done()
 
 
 class _Unmeasured:
-    """A metric that nobody reads: without a cluster there is nowhere to send it."""
+    """A metric that discards its values: without a cluster there is no receiver."""
 
     def __init__(self, *_: object, **__: object) -> None: ...
 
@@ -114,7 +114,7 @@ class _Unmeasured:
 
 
 def _router(loop: Loop, replicas: list[_Replica], max_queued: int) -> Any:
-    """Return Ray Serve's ``AsyncioRouter`` without the controller that would tell it of its replicas."""
+    """Return Ray Serve's ``AsyncioRouter`` with these replicas, without the controller that would send them."""
     chooser = pow_2_router.PowerOfTwoChoicesRequestRouter(
         deployment_id=_DEPLOYMENT,
         handle_source=DeploymentHandleSource.REPLICA,
@@ -158,17 +158,17 @@ def answered_ms(
     blocking: bool,
     seed: int = 0,
 ) -> NDArray[np.float64]:
-    """Return when Ray Serve answers requests that come at these times, in ms; nan where it refuses one.
+    """Return when Ray Serve answers requests that arrive at these times, in ms; nan if it refuses one.
 
     Args:
-        arrivals_ms: when they come.
-        spans: of each replica, how long a batch takes.
+        arrivals_ms: arrival times.
+        spans: for each replica, the function that returns the duration of a batch.
         cap: ``max_batch_size``.
         delay_ms: ``batch_wait_timeout_s``.
         max_ongoing: ``max_ongoing_requests``.
         max_queued: ``max_queued_requests``.
         blocking: whether the handler blocks its event loop, as a plain ``model(x)`` does.
-        seed: of the router's choices.
+        seed: seed of the router's choices.
     """
     random.seed(seed)
     logging.getLogger("ray.serve").setLevel(logging.CRITICAL)

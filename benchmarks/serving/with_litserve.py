@@ -11,7 +11,7 @@ from serving.step import CAP, Step
 
 
 class Model(litserve.LitAPI):
-    """A batch is as many requests as came together; what they hold is not looked at."""
+    """A batch consists of the requests that arrived together; their content is ignored."""
 
     def setup(self, device: str) -> None:
         """Make and warm the model."""
@@ -31,7 +31,7 @@ class Model(litserve.LitAPI):
 
 
 if __name__ == "__main__":
-    gc.freeze()  # else what answers stops for some 100 ms every 1 500 requests, to look through torch's objects
+    gc.freeze()  # garbage collection of torch's objects would stop answers for some 100 ms every 1 500 requests
     wait_ms, devices, port = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     api = Model(max_batch_size=int(os.environ[CAP]), batch_timeout=wait_ms / 1000, api_path="/inference")
     server = litserve.LitServer(api, accelerator="auto", devices=devices, workers_per_device=1, timeout=600)
@@ -41,5 +41,5 @@ if __name__ == "__main__":
         num_api_servers=1,
         log_level="warning",
         generate_client_file=False,
-        timeout_keep_alive=600,  # else idle connections of the client are closed under it
+        timeout_keep_alive=600,  # otherwise idle connections of the client are closed
     )

@@ -11,14 +11,14 @@ from serving.step import CAP, Step
 
 
 class Model(Worker):
-    """A batch is as many requests as came together; what they hold is not looked at."""
+    """A batch consists of the requests that arrived together; their content is ignored."""
 
     def __init__(self) -> None:
         super().__init__()
         self._step = Step()
 
     def forward(self, data: Any) -> list[Any]:
-        """Return an answer for each request; without batches mosec hands over a request by itself."""
+        """Return an answer for each request; without batches mosec passes a single request."""
         if int(os.environ[CAP]) == 1:
             return self._step(1)
         return [self._step(len(data))] * len(data)
