@@ -1,1 +1,1 @@
-"""The parent: one measurement under way. No torch is imported here."""
+"""The parent: one measurement under way. Nothing here imports torch."""

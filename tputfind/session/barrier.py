@@ -1,4 +1,7 @@
-"""Where the processes of several devices wait for each other, each through the thread of this process that hears it."""
+"""Barriers at which the processes of several devices wait for each other.
+
+Each process waits through the thread of the parent that reads its messages.
+"""
 
 import math
 import os
@@ -11,35 +14,35 @@ from tputfind.analysis import fleet
 from tputfind.processes.messages import Timed
 
 _PATIENCE_S: Final = 300.0
-"""Nobody waits longer than this for the slowest: who has come by then goes on without it."""
+"""Maximum wait for the slowest process, in seconds; the processes that have arrived by then go on without it."""
 
 
 class Barrier:
-    """What a process that times waits at, as a context manager: at nothing, since its device is measured alone."""
+    """The barrier of a process whose device is measured alone, as a context manager: it never waits."""
 
     reader: int | None = None
-    """The descriptor from which the process reads that it may go on."""
+    """File descriptor from which the process reads the signal to go on; None if it never waits."""
 
     @property
     def all_busy_share(self) -> float | None:
-        """The share of the process's throughput window during which all others worked; None if there are no others."""
+        """Fraction of the process's throughput window during which all other devices worked; None without others."""
         return None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """The process works no more."""
+        """Do nothing; a ``Seat`` ends the work of its process here."""
 
     def hear(self, word: Timed) -> None:
-        """Take in what the process says; where it waits for others, return when it may go on."""
+        """Handle a message of the process; if the process waits for others, return when it may go on."""
 
 
 class Meeting:
-    """A barrier that is passed again and again, and that whoever dies leaves."""
+    """A reusable barrier for a fixed number of seats; a process that dies leaves it."""
 
     def __init__(self, seats: int) -> None:
-        """Take how many are to come."""
+        """Args: seats is the number of processes."""
         self.seats = [Seat(self) for _ in range(seats)]
         self._changed = Condition()
         self._left = seats
@@ -48,7 +51,7 @@ class Meeting:
         self._interrupted = False
 
     def wait(self) -> None:
-        """Wait until all that are left have come.
+        """Wait until every process that has not left has arrived.
 
         Raises:
             KeyboardInterrupt: ``interrupt`` was called.
@@ -64,13 +67,13 @@ class Meeting:
                 raise KeyboardInterrupt
 
     def leave(self) -> None:
-        """Come no more."""
+        """Reduce the number of processes to wait for by one."""
         with self._changed:
             self._left -= 1
             self._pass_if_all()
 
     def interrupt(self) -> None:
-        """Send everybody home."""
+        """Make every waiting thread raise KeyboardInterrupt."""
         with self._changed:
             self._interrupted = True
             self._changed.notify_all()
@@ -86,7 +89,7 @@ class Meeting:
 
 
 class Seat(Barrier):
-    """One device's place at a meeting, and when its process worked there, by the host's monotonic clock."""
+    """One device's place at a meeting; records when its process worked, in seconds of the host's monotonic clock."""
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
@@ -106,19 +109,19 @@ class Seat(Barrier):
                 os.close(end)
 
     def leave(self) -> None:
-        """Work no more, or not at all."""
+        """End the work of this device; the others no longer wait for it."""
         if self._busy_until_s == math.inf:
             self._busy_until_s = monotonic()
             self._meeting.leave()
 
     def hear(self, word: Timed) -> None:
-        """Keep when the process came where, and let it go on when all have come."""
+        """Record the time of the message; let a waiting process go on when all have arrived."""
         if word.at_s is None or self._writer is None:
             return
         if word.window == "meets":
             self._busy_from_s = word.at_s if self._busy_from_s is None else self._busy_from_s
             self._meeting.wait()
-            with suppress(OSError):  # it died
+            with suppress(OSError):  # the process died
                 os.write(self._writer, b".")
         elif word.window == "begins" or self._window_s is None:
             self._window_s = word.at_s, word.at_s
@@ -132,5 +135,5 @@ class Seat(Barrier):
 
     @property
     def busy_s(self) -> tuple[float, float] | None:
-        """From when until when the process worked, as far as is known; None if it never did."""
+        """Start and end of the process's work (infinity while it works); None if it never worked."""
         return None if self._busy_from_s is None else (self._busy_from_s, self._busy_until_s)

@@ -1,4 +1,4 @@
-"""The names of torchvision's models without importing it, which takes seconds."""
+"""The names of torchvision's models, without the seconds that importing torchvision takes."""
 
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -17,16 +17,16 @@ FILE: Final = "torchvision.json"
 
 
 class Catalogue(msgspec.Struct, frozen=True):
-    """What torchvision lists in the ``versions`` (``0.26``) for which that was compared."""
+    """The models that torchvision lists; ``versions`` (``0.26``) are those for which the list was compared."""
 
     versions: tuple[str, ...]
     models: tuple[NamedModel, ...]
 
 
 def at_hand(pattern: str = "*") -> list[NamedModel] | None:
-    """Return the models that match a pattern or are of that family; None where nobody knows without asking.
+    """Return the models whose name or family matches a pattern, from the stored list.
 
-    That is so of other zoos than torchvision, and of a torchvision whose version was never compared.
+    Returns None for other zoos than torchvision, and if torchvision is missing or its version was never compared.
     """
     kept = msgspec.json.decode(resources.files("tputfind.session").joinpath(FILE).read_bytes(), type=Catalogue)
     try:
@@ -34,22 +34,22 @@ def at_hand(pattern: str = "*") -> list[NamedModel] | None:
     except metadata.PackageNotFoundError:
         return None
     known = ".".join(installed.split(".")[:2]) in kept.versions
-    return _matching(kept.models, pattern) if known and _zoo(pattern) == "torchvision" else None
+    return _filter_models(kept.models, pattern) if known and _zoo(pattern) == "torchvision" else None
 
 
 def asked(pattern: str, children: Children) -> list[NamedModel]:
-    """Return what the zoo itself lists, family by family.
+    """Return the models that the zoo itself lists, filtered by a pattern on the name or the family.
 
     Raises:
-        BrokenInstall: torchvision does not work with the torch that is there.
+        BrokenInstall: torchvision does not work with the installed torch.
         UnknownModel: the zoo is not installed.
     """
     check_torchvision(children)
-    return _matching(children.ask(ListModels(_zoo(pattern)), NamedModel), pattern)
+    return _filter_models(children.ask(ListModels(_zoo(pattern)), NamedModel), pattern)
 
 
 def elsewhere() -> Iterator[str]:
-    """Yield lines about the models that other packages have."""
+    """Yield one line for each other package of models: how to list its models, or how to install it."""
     for name, (package, prefix) in SOURCES.items():
         if not prefix or package is None:
             continue
@@ -60,7 +60,7 @@ def elsewhere() -> Iterator[str]:
 
 
 def check_torchvision(children: Children) -> None:
-    """Raise BrokenInstall where torchvision does not work with the torch that is there."""
+    """Raise BrokenInstall if torchvision does not work with the installed torch."""
     problem = children.preload("torchvision")
     if problem:
         raise BrokenInstall(f"torchvision does not work with this torch: {problem}", REINSTALL)
@@ -71,5 +71,5 @@ def _zoo(pattern: str) -> SourceName:
     return next(with_prefix, "torchvision")
 
 
-def _matching(models: Iterable[NamedModel], pattern: str) -> list[NamedModel]:
+def _filter_models(models: Iterable[NamedModel], pattern: str) -> list[NamedModel]:
     return [model for model in models if fnmatchcase(model.name, pattern) or model.family == pattern]

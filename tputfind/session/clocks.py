@@ -1,4 +1,4 @@
-"""The ways of timing, measured in child processes: the story of `tputfind clocks` on one page."""
+"""The measurement of ``tputfind clocks``: the timing methods compared in child processes."""
 
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -46,9 +46,9 @@ from tputfind.version import __version__
 
 
 def measure(asked: Asked, children: Children, progress: Progress, command: str) -> Methods | Pipeline:
-    """Time one model in every way, or two of them as a pipeline, and say what each way gets wrong.
+    """Time one model by every method, or two models as a pipeline, and state the error of each method.
 
-    ``command`` is kept: how this was asked for.
+    ``command`` is the command line that the result records.
 
     Raises:
         TputfindError: the device or a model does not allow it.
@@ -57,14 +57,14 @@ def measure(asked: Asked, children: Children, progress: Progress, command: str) 
     try:
         return time(asked, children, progress, command)
     except ModelFailed:
-        otherwise = _as_they_run(asked, children)
+        otherwise = _specs_with_grad_modes(asked, children)
         if otherwise == asked.specs:
             raise
         return time(asked._replace(specs=otherwise), children, progress, command)
 
 
-def _as_they_run(asked: Asked, children: Children) -> tuple[Spec, ...]:
-    """Return the specs with the grad modes that the models run under; errors as for ``worker.diagnosis``."""
+def _specs_with_grad_modes(asked: Asked, children: Children) -> tuple[Spec, ...]:
+    """Return the specs with the grad modes in which the models run; errors as for ``worker.diagnosis``."""
     specs = []
     for spec in asked.specs:
         found = diagnosis_of(children, spec, asked.batch_size, asked.can)
@@ -73,7 +73,7 @@ def _as_they_run(asked: Asked, children: Children) -> tuple[Spec, ...]:
 
 
 def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:
-    """Time one model in every way: all that is warm in one process, each loop without warm-up in a fresh one."""
+    """Time one model by every method: warm loops in one process, each loop without warm-up in a fresh process."""
     (spec,) = asked.specs
     started = now()
     progress.about(spec.model)
@@ -87,7 +87,7 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
     for ways, condition in loops(can, cold=True):
         progress.doing(f"{(METHODS | BOUNDARIES)[ways[0]]}, without warm-up", expected_s or None)
-        cold, _ = _asked_of_one(asked, [(ways, condition)], children, None, expected_s)
+        cold, _ = _time_in_one_process(asked, [(ways, condition)], children, None, expected_s)
         _check(asked, cold)
         cells += cold
     found = Methods(
@@ -108,11 +108,11 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
 
 
 def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: Progress) -> list[Cell]:
-    """Time in one process, in turn, all that is warm.
+    """Time all warm loops, in turn, in one process.
 
-    Whether the model can be captured is tried in a process of its own: a capture that fails may leave its process with
-    an allocator that is slower, and all that is compared is to come from one process in one state. Where that process
-    ends before its time, another one does without copies and graph, and nothing of the first is kept.
+    A separate process first tries to capture the model as a CUDA graph: a failed capture may leave its process with a
+    slower allocator, and all compared times must come from one process in one state. If the timing process ends early,
+    another process times again without copies and graphs, and the results of the first are dropped.
     """
     planned = loops(can, cold=False)
     graphs = [loop for loop in planned if loop[0] == GRAPH]
@@ -120,15 +120,15 @@ def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: P
     if graphs:
         progress.doing("trying to capture it", None)
         once = asked._replace(repeats=1, drop=0)
-        tried, _ = _asked_of_one(once, graphs[:1], children)
+        tried, _ = _time_in_one_process(once, graphs[:1], children)
         if (failure := tried[0].failure) is not None:
             planned = [loop for loop in planned if loop not in graphs]
             uncaptured = [Cell(way="graph", condition=condition, failure=failure) for _, condition in graphs]
-    cells, may_be_the_others = _asked_of_one(asked, planned, children, progress)
+    cells, may_be_the_others = _time_in_one_process(asked, planned, children, progress)
     failure = _failure(cells)
     if failure is not None and may_be_the_others:
         plain = [(ways, condition) for ways, condition in planned if is_plain(ways[0], condition)]
-        again, _ = _asked_of_one(asked, plain, children, progress)
+        again, _ = _time_in_one_process(asked, plain, children, progress)
         ended = msgspec.structs.replace(failure, message=f"their process ended: {failure.message}")
         others = (cell for cell in cells if not is_plain(cell.way, cell.condition))
         cells = [*again, *(Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
@@ -136,17 +136,16 @@ def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: P
     return cells + uncaptured
 
 
-def _asked_of_one(
+def _time_in_one_process(
     asked: Asked,
     planned: Sequence[Loop],
     children: Children,
     progress: Progress | None = None,
     expected_s: float = 0.0,
 ) -> tuple[list[Cell], bool]:
-    """Return one cell of each way and condition that one process times, and whether, if the process has ended before
-    its time, that may be the doing of copies or of a graph.
+    """Time methods in one process; return a cell for each, and whether copies or a graph may have ended the process.
 
-    What it could not do any more after a failure has failed of the same.
+    Cells that the process did not finish before it failed have the same failure.
     """
     (spec,) = asked.specs
     question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s, asked.can)
@@ -166,7 +165,7 @@ def _asked_of_one(
     except ChildFailed as death:
         failure, own = death.failure, death.failure.kind == "timeout"
     cells = [
-        _joined(asked, way, condition, told.get((way, condition), []), failure or of_misuse())
+        _join_turns(asked, way, condition, told.get((way, condition), []), failure or of_misuse())
         for ways, condition in planned
         for way in ways
     ]
@@ -175,8 +174,10 @@ def _asked_of_one(
     return cells, worked and others and not own
 
 
-def _joined(asked: Asked, way: TimingMethod, condition: Condition, turns: Sequence[Cell], otherwise: Failure) -> Cell:
-    """Return the turns of a way as one cell, without what does not count; one that was cut short has failed."""
+def _join_turns(
+    asked: Asked, way: TimingMethod, condition: Condition, turns: Sequence[Cell], otherwise: Failure
+) -> Cell:
+    """Return the turns of a method as one cell, without the dropped samples; failed if there are too few samples."""
     failure = next((cell.failure for cell in turns if cell.failure is not None), None)
     samples_ms = [ms for cell in turns if cell.figures is not None for ms in cell.figures.samples_ms]
     if failure is not None or len(samples_ms) < asked.repeats:
@@ -186,7 +187,7 @@ def _joined(asked: Asked, way: TimingMethod, condition: Condition, turns: Sequen
 
 
 class _Share:
-    """Shows how much of something is done, in tenths, and about how long the rest will take."""
+    """Shows the finished fraction of a task, in tenths, and the expected time that is left."""
 
     def __init__(self, progress: Progress | None, what: str, whole: int) -> None:
         self._progress = progress
@@ -212,7 +213,7 @@ def _check(asked: Asked, cells: Iterable[Cell]) -> None:
 
 
 def _failure(cells: Iterable[Cell]) -> Failure | None:
-    """Return the first failure of the model as it is; one with copies, or of the graph, is that cell's own."""
+    """Return the first failure of the plain model; a failure with copies or of a graph counts for its own cell only."""
     plain = (cell for cell in cells if is_plain(cell.way, cell.condition))
     return next((cell.failure for cell in plain if cell.failure is not None), None)
 
@@ -251,7 +252,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
 
 
 def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> PipelineTimes:
-    """Return what all turns found, or the failure that ended them."""
+    """Return the times of all turns, or the failure that ended them."""
     first, second = asked.specs
     question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms, asked.can)
     turns = len(turn_counts(asked.repeats - asked.drop))

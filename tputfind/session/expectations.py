@@ -1,4 +1,4 @@
-"""What a record so far lets expect: of other batch sizes, which leads the search, and of the time that is left."""
+"""Expectations from the trials and rows of a record so far: the largest batch, and the time that is left."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ from tputfind.session.trials import others_unchanged
 
 
 def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> Known:
-    """Return what is known under a memory limit, from the trials during which others held as much memory as now."""
+    """Return the input of a forecast under a memory limit, from the trials that had as much memory as there is now."""
     trials = [trial for trial in record.trials if others_unchanged(trial.memory_of_others_bytes, others_bytes)]
     obstacles = answers(record, memory_limit_bytes, others_bytes)
     environment = record.environment
@@ -29,8 +29,9 @@ def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | No
 
 
 def answers(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> dict[int, LimitedBy | None]:
-    """Return what stood in the way of each batch size that was tried under a memory limit, while others held as much
-    memory as now.
+    """Return the outcome of each batch size that was tried under a memory limit: None if it fits, else the reason.
+
+    Only trials with the same memory use of other processes as now count.
     """
     return {
         trial.batch_size: obstacle(record, trial)
@@ -41,14 +42,14 @@ def answers(record: Record, memory_limit_bytes: int | None, others_bytes: int | 
 
 
 def edge_in_sight(record: Record, trials: Known, passes: int, fails: int | None) -> int | None:
-    """Return the expected edge between two batch sizes; None where nothing can be said, or no end is in sight."""
+    """Return the largest batch expected between two batch sizes; None without a forecast or an expected limit."""
     found = expected_batch(trials, passes, fails)
     endless = found is not None and record.spec.max_batch is None and 2 * found > LARGEST_BATCH
     return None if endless else found
 
 
 def edge_if_expandable(record: Record, trials: Known) -> int | None:
-    """Return the expected edge with expandable segments; None where the trials had those already."""
+    """Return the largest batch expected with expandable segments; None if the trials had them already."""
     traces = [trial.trace for trial in record.trials if trial.trace is not None]
     if not traces or traces[-1].expandable:
         return None
@@ -56,24 +57,24 @@ def edge_if_expandable(record: Record, trials: Known) -> int | None:
 
 
 def first_batch(record: Record) -> int | None:
-    """Return the batch size to try first, where the first trial's trace lets forecast the others."""
+    """Return the batch size to try first if the trace of the first trial allows a forecast; else None."""
     return FIRST_BATCH if record.environment.can.allocator_trace and record.spec.search == "forecast" else None
 
 
 _SECONDS_TO_LOAD = 1.0
 _TRIALS_BY_FORECAST = 2
-"""Median of the trials left in a search that forecasts lead, once one has failed."""
+"""Median number of trials left in a search by forecasts, once one trial has failed."""
 _STEPS_BEFORE = 3
-"""The first step, the second, and one that leads in."""
+"""The first step, the second step, and one lead-in step."""
 
 
 def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
-    """Return about how long the trials between two batch sizes take; None where that cannot be told.
+    """Return the expected seconds of the trials between two batch sizes; None for a linear search or without a failure.
 
     Args:
-        record: its latest trial is taken for the next ones.
-        fits: the largest batch known to pass, or 0.
-        fails: the smallest known not to, or 0 while there is none.
+        record: its latest trial stands for the next ones.
+        fits: the largest batch size known to fit, or 0.
+        fails: the smallest batch size known not to fit, or 0 if there is none yet.
     """
     steps = (fails - fits) // record.spec.granularity
     if fails <= fits or record.spec.search == "linear":
@@ -85,10 +86,10 @@ def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
 
 
 def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0) -> float | None:
-    """Return about how long it still takes to time batch sizes; None before any trial.
+    """Return the expected seconds that timing these batch sizes still takes; None before the first trial.
 
-    These are this process of each, with this number from 0, and those that the rows which answers rest on take further
-    at the least. A process takes what the processes of its row took on average.
+    Counts the process with this number (from 0) of each batch size, and the minimum of further processes for the rows
+    that decide the answers. A process is expected to take the mean of the earlier processes of its row.
     """
     known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
     if not known:
@@ -104,12 +105,12 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0)
 
 
 def _further_processes(spec: Spec, row: Row, number: int) -> int:
-    """Return how many processes a row takes at the least beyond those of this number, if answers rest on it."""
+    """Return the minimum number of processes, beyond the one with this number, that a deciding row still needs."""
     return max(0, spec.row_processes - max(len(row.timings), number + 1)) if stopping.wants_more(spec, row) else 0
 
 
 def _seconds_of_first(record: Record, known: Sequence[tuple[int, float]], batch_size: int) -> float:
-    """Return about how long the first process of a row takes, by the step times of trials."""
+    """Return the expected seconds of the first process of a row, from the step times of trials."""
     planned = stopping.of_process(record.spec, 0)
     near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
     step_s = step_ms / 1000 * max(1.0, batch_size / near)

@@ -1,4 +1,4 @@
-"""Forecasts for memories of other sizes, from a few trials on the device at hand or from fake tensors."""
+"""Forecasts for devices with other memory sizes, from a few trials on a local device or from fake tensors."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,13 +40,13 @@ from tputfind.version import __version__
 _MOST_MEMORIES: Final = 1000
 _FIRST_BATCHES: Final = FIRST_BATCH, 7, 1
 _NEAR: Final = 1.1
-"""A trial within this factor of a forecast is near enough."""
+"""Maximum ratio of a forecast to its nearest trial at which no further trial is needed."""
 _MOST_TRIALS: Final = 2
-"""Most trials that are taken to come near to one forecast."""
+"""Maximum number of trials per forecast."""
 _ERRORS: Final = ((_NEAR, 0.03), (2.0, 0.1), (math.inf, 0.2))
-"""How far a forecast from a trial within such a factor is off at the most, nine times in ten."""
+"""Error of a forecast (90 % of cases), by the maximum ratio between the forecast and its nearest trial."""
 _ERROR_ON_FAKE: Final = {"infer": 0.2, "train": 0.05}
-"""The error that is stated, by phase: benchmarks found none as large."""
+"""Stated error of forecasts on fake tensors, by phase; the errors in benchmarks were smaller."""
 _KINDS: Final = ("gradients", "optimizer", "libraries")
 _NARROWER: Final[dict[Dtype, Dtype]] = {
     "fp32": "amp-bf16",
@@ -54,7 +54,7 @@ _NARROWER: Final[dict[Dtype, Dtype]] = {
     "amp-fp16": "bf16",
     "amp-bf16": "bf16",
 }
-"""The dtype that a training may be forecast in besides."""
+"""The narrower dtype in which a training is also forecast."""
 _ENDLESS: Final = Memory(2**60)
 
 
@@ -71,22 +71,22 @@ def forecast(
 ) -> Forecasts:
     """Forecast the largest batch on devices with other memory: ``tputfind forecast``, from Python.
 
-    If there is a CUDA device, a few trials on it are taken. Else, and if ``on_fake`` is true, the steps run on fake
-    tensors, which need no device::
+    With a CUDA device, a few trials run on it. Without one, or if ``on_fake`` is true, the steps run on fake tensors,
+    which need no device::
 
         tputfind.forecast("resnet50", memory="24GiB,80GiB", phase="train", optimizer="adamw")
 
     Args:
-        model: as ``tputfind.find`` takes it: a name, a module, or a function that builds one.
-        memory: sizes such as ``"24GiB,80GiB"``, or several of them; numbers are bytes.
-        inputs: what makes the inputs of a live module, as for ``find``.
-        on_fake: use no device even if there is one.
-        progress: whether to show on stderr what is being done.
-        trust_model_file: load a file of a model or of weights even where that can run code of the file's.
+        model: a name, a module, or a function that builds a module, as for ``tputfind.find``.
+        memory: one size or several, such as ``"24GiB,80GiB"``; numbers are bytes.
+        inputs: the function that makes the inputs of a live module, as for ``find``.
+        on_fake: use fake tensors even if there is a device.
+        progress: whether to show progress on stderr.
+        trust_model_file: load a file of a model or of weights even if that can run code of the file.
         options: the command line's, with underscores: ``phase="train"``, ``grad_checkpoint=True``.
 
     Returns:
-        The forecasts, from the smallest memory on: ``forecasts.cards[0].largest_batch``, and what takes the memory.
+        The forecasts by ascending memory: ``forecasts.cards[0].largest_batch``, and how the memory is used.
 
     Raises:
         BadRequest: an option is wrong, or the model does not run on fake tensors.
@@ -107,7 +107,7 @@ def forecast(
 
 
 def read_memories(memory: object) -> tuple[tuple[int, ...], str]:
-    """Return sizes in bytes, from the smallest on, and what is wrong with them; empty if nothing is."""
+    """Return the sizes in bytes, ascending, and an error message; the message is empty if all sizes are valid."""
     texts = memory.split(",") if isinstance(memory, str) else memory if isinstance(memory, Iterable) else [memory]
     try:
         sizes = tuple(sorted({values.size(text) for text in texts}))
@@ -127,11 +127,11 @@ def forecast_with(
     *,
     on_fake: bool = False,
 ) -> Forecasts:
-    """Forecast the largest batch for devices with these bytes of memory; ``command`` is kept: how this was asked for.
+    """Forecast the largest batch for devices with these bytes of memory; the result records ``command``.
 
-    A device that is here takes a few trials if it allows that. Else the steps run on fake tensors: from what the model
-    would ask for, workspaces not included, each memory is split into what takes it, and training is also forecast in
-    the other ways to run it that need less.
+    A local device that records allocator traces runs a few trials. Otherwise the steps run on fake tensors, without
+    workspaces: the use of each memory is then split by kind, and training is also forecast in variants that need less
+    memory.
 
     Raises:
         TputfindError: the device or the model does not allow it, or the model does not run on fake tensors.
@@ -155,7 +155,7 @@ def forecast_with(
         cards=(),
     )
     if inspection is not None and (can_trace or spec.device != "auto"):
-        return _from_trials(found, inspection, memories, children, progress)
+        return _forecast_from_trials(found, inspection, memories, children, progress)
     if spec.source == "torchvision":
         check_torchvision(children)
     progress.doing("running it on fake tensors", None)
@@ -163,10 +163,10 @@ def forecast_with(
     return replace(found, cards=cards, variants=tuple(_variants(spec, memories, children, progress)))
 
 
-def _from_trials(
+def _forecast_from_trials(
     found: Forecasts, inspection: Inspection, memories: Sequence[int], children: Children, progress: Progress
 ) -> Forecasts:
-    """Add forecasts from a small trial and, for each memory, up to two more near its forecast, if there is room."""
+    """Add forecasts from a small trial and, for each memory, up to two more trials near its forecast, if they fit."""
     environment = inspection.environment
     if not environment.can.allocator_trace:
         raise BadRequest(
@@ -196,7 +196,7 @@ def _trace(spec: Spec, children: Children) -> FakeTrace:
 
 
 def _forecast_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> tuple[Forecast, int]:
-    """Return what a trace lets expect within a memory, and the edge of that."""
+    """Return the forecast that a trace gives for a memory, and its largest batch."""
     memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
     forecast = Forecast([traced.trace], memory)
     return forecast, edge_where(forecast.fits, granularity=1, max_batch=LARGEST_BATCH)
@@ -215,7 +215,7 @@ def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForec
 
 
 def _split(traced: FakeTrace, batch_size: int, memory: Memory | None) -> MemorySplit:
-    """Return what takes the memory at a batch size that fits in it, or without an end of the memory."""
+    """Return the memory use by kind at a batch size; ``memory`` None means unlimited memory."""
     program = Program(traced.trace)
     kinds = {number: kind for kind in _KINDS for number in getattr(traced, kind)}
     bytes_by_kind = program.allocated_at_peak(batch_size, kinds)
@@ -228,7 +228,7 @@ def _split(traced: FakeTrace, batch_size: int, memory: Memory | None) -> MemoryS
 
 
 def _variants(spec: Spec, memories: Sequence[int], children: Children, progress: Progress) -> Iterator[VariantForecast]:
-    """Yield forecasts of the ways to run a training that need less memory than the one asked for."""
+    """Yield forecasts for variants of a training that need less memory: checkpointing, a narrower dtype, or both."""
     dtypes = dict.fromkeys([spec.dtype, _NARROWER.get(spec.dtype, spec.dtype)])
     for checkpoint, dtype in product(sorted({spec.grad_checkpoint, True}), dtypes) if spec.phase == "train" else ():
         varied = replace(spec, dtype=dtype, grad_checkpoint=checkpoint)
@@ -242,7 +242,12 @@ def _variants(spec: Spec, memories: Sequence[int], children: Children, progress:
 
 
 def _take_first_trial(session: Session) -> None:
-    """Find a small batch that passes, and whose trace the model of the allocator is right about."""
+    """Try a few small batch sizes until one fits, and check that the allocator model reproduces its trace.
+
+    Raises:
+        BadRequest: the trace cannot be replayed.
+        TputfindError: even the smallest fails.
+    """
     for batch_size in _FIRST_BATCHES:
         if session.try_batch(batch_size) is None:
             break
@@ -272,18 +277,18 @@ def _forecast(session: Session, memory_bytes: int) -> CardForecast:
 
 
 def _edge(session: Session, memory_bytes: int | None) -> int | None:
-    """Return the edge that the trials let expect under a limit; the largest batch size there can be without an end."""
+    """Return the largest batch expected under a limit; the maximum batch size if no limit is expected."""
     return expected_batch(session.known(memory_bytes), 0, None)
 
 
 def _spread(found: int, around: NonMonotonic) -> float:
-    """Return how far from a forecast fits and fails are expected to alternate, as a share of it in whole percents."""
+    """Return the largest relative distance from a forecast at which fits and failures alternate, rounded up to 1 %."""
     distances = [abs(size - found) for size in around if size is not None]
     return math.ceil(100 * max(distances) / found) / 100 if distances else 0.0
 
 
 def _distance(trials: Sequence[Trial], batch_size: int) -> float:
-    """Return the factor between a batch size and the nearest that passed; 1 for none at all, which needs no trial."""
+    """Return the ratio between a batch size and the nearest that passed; 1 for batch size 0, which needs no trial."""
     if batch_size == 0:
         return 1.0
     return min(ratio(trial.batch_size, batch_size) for trial in trials if trial.failure is None)

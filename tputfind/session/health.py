@@ -1,4 +1,4 @@
-"""What the parent can see of a GPU from outside, through NVML, without opening it: clocks, power, heat, memory."""
+"""The state of a GPU as NVML shows it to the parent, without opening the GPU: clocks, power, temperature, memory."""
 
 import threading
 import time
@@ -13,21 +13,23 @@ import msgspec
 from tputfind.record.record import Health
 
 _PERIOD_S: Final = 0.05
-"""Between readings. One takes some 0.1 ms; the costly ones are taken at the ends of a window only: an H100 took 4 ms,
-and up to 20, for its energy counter, and 0.03 ms for the power of the moment."""
+"""Seconds between readings; a reading takes some 0.1 ms. Slow values, such as the energy counter (4 to 20 ms on an
+H100), are read only at the two ends of a window; the instantaneous power takes 0.03 ms."""
 _LEAST_POWER_S: Final = 0.3
-"""Both rise in steps of 100 ms on an H100, and the first readings do not count: a shorter window tells no power."""
+"""Minimum window for a power figure, in seconds. On an H100 power and energy change in steps of 100 ms, and the first
+readings do not count."""
 _POWER_LAGS_S: Final = 0.15
-"""Power of the moment is that of up to so long ago: two or three readings of a window behind a rest are of the rest.
-EfficientNet-B0 at batch 2048 on an H100 read 425 W over 0.42 s with them, and 525 W by the counter over 4 s."""
+"""Maximum age of an instantaneous power reading, in seconds: after a pause, the first two or three readings of a window
+still show the pause. EfficientNet-B0 at batch 2048 on an H100 read 425 W over 0.42 s with them, and 525 W by the
+counter over 4 s."""
 _LONG_S: Final = 2.0
-"""The counter's step is little of so long a window, and it has seen all of it, also where steps of 0.1 s and readings
-every 0.1 s fall into step."""
+"""Minimum window for the energy counter, in seconds: its step is then small. The counter covers the whole window, even
+if steps of 0.1 s and readings every 0.1 s are in phase."""
 _POWER_OF_THE_MOMENT: Final = 186
 """NVML_FI_DEV_POWER_INSTANT, in mW."""
 
 _CORE_WORDS, _BITS_OF_WORD = 64, 64
-"""NVML tells cores as the bits of words: up to 4096 of them."""
+"""NVML returns cores as the bits of 64-bit words: up to 4096 cores."""
 
 _REASONS: Final = {
     "power_cap": 0x4,
@@ -37,8 +39,7 @@ _REASONS: Final = {
     "hardware_thermal": 0x40,
     "power_brake": 0x80,
 }
-"""Bits of nvmlDeviceGetCurrentClocksEventReasons that slow the device; an idle device and clocks that someone set are
-no slowing down."""
+"""Bits of nvmlDeviceGetCurrentClocksEventReasons that slow the device; idling and clocks set by a user do not count."""
 _COUNTERS: Final = {
     "power_cap": 74,
     "sync_boost": 76,
@@ -46,32 +47,33 @@ _COUNTERS: Final = {
     "hardware_thermal": 270,
     "power_brake": 271,
 }
-"""Field values (NVML_FI_DEV_CLOCKS_EVENT_REASON_*): nanoseconds that the clocks were held down for each reason."""
+"""Field values (NVML_FI_DEV_CLOCKS_EVENT_REASON_*): nanoseconds during which each reason throttled the clocks."""
 
 
 def memory_in_use_bytes(*device_uuids: str | None) -> int | None:
-    """Return what processes hold of the memory of GPUs, without what the driver keeps for itself.
+    """Return the bytes of memory that processes hold on these GPUs, without the driver's own memory.
 
-    Between two children of ours, all of it is others'. None where NVML or a GPU is not there, or too old to tell.
+    Between two children of ours, all of it belongs to other processes. Returns None if NVML or a GPU is missing, or if
+    the driver is too old.
 
     Args:
-        device_uuids: as ``Environment.device_uuids`` has them; None for a device that is no GPU.
+        device_uuids: as in ``Environment.device_uuids``; None for a device that is no GPU.
     """
     if None in device_uuids:
         return None
     try:
         return sum(map(_memory_in_use_bytes, filter(None, device_uuids)))
-    except Exception:  # ImportError, or whatever NVML raises where driver, library or GPU are not as it expects
+    except Exception:  # ImportError, or any NVML error if driver, library or GPU are not as it expects
         return None
 
 
 def _memory_in_use_bytes(device_uuid: str) -> int:
-    nvml, handle = _opened(device_uuid)
+    nvml, handle = _open_device(device_uuid)
     return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at a GPU; what it does not tell is None. Times are of the host's monotonic clock."""
+    """One reading of a GPU; values that the GPU does not report are None. Times are of the host's monotonic clock."""
 
     at_s: float
     sm_clock_mhz: int | None = None
@@ -93,13 +95,13 @@ def summarise(ends: Ends, within: Sequence[Reading], sm_clock_max_mhz: int | Non
     """Return the health of a device over a window.
 
     Args:
-        ends: the readings when it began and when it had ended.
-        within: those in between.
-        sm_clock_max_mhz: what the SM clock can reach.
+        ends: the readings at the begin and after the end.
+        within: the readings in between.
+        sm_clock_max_mhz: the maximum SM clock.
     """
     begin, end = ends
     seconds = end.at_s - begin.at_s
-    looks = [begin, *within]  # at the end the device is idle already
+    looks = [begin, *within]  # the end is left out: the device idles by then
     clocks = [look.sm_clock_mhz for look in looks if look.sm_clock_mhz is not None]
     temperatures = [look.temperature_c for look in (*looks, end) if look.temperature_c is not None]
     return Health(
@@ -113,9 +115,10 @@ def summarise(ends: Ends, within: Sequence[Reading], sm_clock_max_mhz: int | Non
 
 
 def _power_w(ends: Ends, within: Sequence[Reading]) -> float | None:
-    """Return the mean power of the moments within a window behind its begin; of a long one, by the energy counter.
+    """Return the mean power in watts, from the instantaneous readings of a short window or the counter of a long one.
 
-    The counter's step is up to 0.1 s, a third of a short window. It stands in where the device tells no moment's power.
+    Instantaneous readings of the first ``_POWER_LAGS_S`` are left out. They also serve a long window without a counter.
+    The counter, whose step of up to 0.1 s is large for a short window, serves one only without such readings.
     """
     begin, end = ends
     told = [(look.at_s, look.power_mw) for look in within if look.power_mw is not None]
@@ -126,13 +129,13 @@ def _power_w(ends: Ends, within: Sequence[Reading]) -> float | None:
 
 
 def _slowed(ends: Ends, looks: Sequence[Reading], seconds: float) -> dict[str, float]:
-    """Return the share of the window for each reason for which clocks were held down at all."""
+    """Return the fraction of the window during which each reason throttled the clocks; reasons with 0 are left out."""
     told = [look.reasons for look in looks if look.reasons is not None]
     shares = {name: fmean(bool(reasons & bit) for reasons in told) for name, bit in _REASONS.items()} if told else {}
     for name, after_ns in ends.end.slowed_ns.items():
         before_ns = ends.begin.slowed_ns.get(name)
         if before_ns is not None and seconds > 0:
-            # The counters rise in coarse steps, and the readings miss what is short: the larger of the two is seen.
+            # The counters rise in coarse steps, and the readings miss short events: the larger value counts.
             counted = min(1.0, max(0.0, (after_ns - before_ns) / 1e9 / seconds))
             shares[name] = max(shares.get(name, 0.0), counted)
     return {name: share for name, share in shares.items() if share > 0}
@@ -141,7 +144,7 @@ def _slowed(ends: Ends, looks: Sequence[Reading], seconds: float) -> dict[str, f
 class Watch:
     """Reads a GPU's state in a thread while children work, if there is a GPU and NVML.
 
-    Use it as a context manager. The thread sleeps between readings, and asks for nothing that takes long.
+    Use it as a context manager. The thread sleeps between readings and reads only fast values.
     """
 
     def __init__(self, device_uuid: str | None) -> None:
@@ -149,7 +152,7 @@ class Watch:
         self._handle: Any = None
         if device_uuid is not None:
             try:
-                self._nvml, self._handle = _opened(device_uuid)
+                self._nvml, self._handle = _open_device(device_uuid)
             except Exception:  # as above
                 self._nvml = None
         self._within: list[Reading] = []
@@ -170,13 +173,13 @@ class Watch:
             self._thread.join()
 
     def begin(self) -> None:
-        """A window begins."""
+        """Begin a window."""
         if self._nvml is not None:
             self._within = []
             self._begin = self._reading(thorough=True)
 
     def end(self) -> Health | None:
-        """Return how the device was since ``begin``; None where it does not tell."""
+        """Return the device's health since ``begin``; None if the device reports neither clocks nor energy."""
         begin, within, self._begin = self._begin, self._within, None
         if begin is None:
             return None
@@ -220,7 +223,7 @@ class Watch:
         return None if value is None else int(value)
 
     def _asked(self, ask: Callable[[Any], Any]) -> Any:
-        """Return NVML's answer, or None: each device, driver and virtual machine leaves some questions open."""
+        """Return NVML's answer, or None: each device, driver and virtual machine leaves some values unsupported."""
         try:
             return ask(self._nvml)
         except Exception:  # NVMLError of any kind, or a function that this version does not have
@@ -228,7 +231,7 @@ class Watch:
 
 
 @cache
-def _opened(device_uuid: str) -> tuple[Any, Any]:
+def _open_device(device_uuid: str) -> tuple[Any, Any]:
     import pynvml
 
     pynvml.nvmlInit()
@@ -236,11 +239,11 @@ def _opened(device_uuid: str) -> tuple[Any, Any]:
 
 
 def cores_near(device_uuid: str | None) -> frozenset[int]:
-    """Return the cores of the host that a GPU is connected to most closely; none where NVML does not tell."""
+    """Return the host cores that are closest to a GPU; an empty set if NVML does not know them."""
     if device_uuid is None:
         return frozenset()
     try:
-        nvml, handle = _opened(device_uuid)
+        nvml, handle = _open_device(device_uuid)
         words = nvml.nvmlDeviceGetCpuAffinity(handle, _CORE_WORDS)
     except Exception:  # as above
         return frozenset()

@@ -1,4 +1,4 @@
-"""How busy others keep the host's processors while a process of ours times on them, as Linux counts it."""
+"""The CPU time that other processes use on the host while one of ours is timed, from the counters of Linux."""
 
 import os
 import time
@@ -11,13 +11,13 @@ import psutil
 from tputfind.processes.cores import here
 
 LEAST_WINDOW_S: Final = 0.2
-"""The counters rise in steps of 10 ms: over less than this they tell nothing."""
+"""Minimum window in seconds: the counters rise in steps of 10 ms, too coarse for less."""
 _BUSY: Final = (0, 1, 2, 5, 6, 7)
-"""Columns of a processor in /proc/stat: user, nice, system, irq, softirq, and what a hypervisor gave to others."""
+"""Columns of a processor in /proc/stat: user, nice, system, irq, softirq, and steal (time that the hypervisor took)."""
 
 
 class Reading(NamedTuple):
-    """Processor seconds up to a moment of the monotonic clock: of all that ran on our cores, and of our own."""
+    """CPU seconds at a moment of the monotonic clock: ``busy_s`` of all processes on our cores, ``own_s`` of ours."""
 
     at_s: float
     busy_s: float
@@ -25,14 +25,14 @@ class Reading(NamedTuple):
 
 
 def reading(cores: frozenset[int] | None = None, server_pid: int | None = None) -> Reading | None:
-    """Return the counters of cores as they are now; None where the system does not show them.
+    """Return the current counters of cores; None if the system does not show them.
 
     Args:
-        cores: None for all that this process may run on.
-        server_pid: the one of this process's children that is ours with all its own; None where all are.
+        cores: None for all cores that this process may run on.
+        server_pid: the child of this process that counts as ours, with its descendants; None if all children do.
     """
     try:
-        # First at either end of a window, which is then of one length.
+        # Read first at both ends of a window, so that the two windows have the same length.
         own_s = sum(map(_processor_s, _own_processes(server_pid)))
         return Reading(time.monotonic(), _busy_s(here() if cores is None else cores), own_s)
     except (OSError, ValueError, IndexError, psutil.Error):
@@ -40,7 +40,10 @@ def reading(cores: frozenset[int] | None = None, server_pid: int | None = None) 
 
 
 def cores_of_others(begin: Reading, end: Reading) -> float | None:
-    """Return how many cores others kept busy between two readings; None where they are too close to tell."""
+    """Return the mean number of cores that other processes kept busy between two readings.
+
+    Returns None if the readings are too close together or the counters stand still.
+    """
     window_s = end.at_s - begin.at_s
     busy_s, own_s = end.busy_s - begin.busy_s, end.own_s - begin.own_s
     if window_s < LEAST_WINDOW_S or (busy_s == 0 < own_s):  # a sandbox may show counters that stand still
@@ -52,31 +55,31 @@ class HostWatch:
     """Reads the counters at both ends of a window."""
 
     def __init__(self, *, on_host: bool, cores: frozenset[int] | None = None, server_pid: int | None = None) -> None:
-        """Take whether the host computes, elsewhere nothing is read; for the rest see ``reading``."""
+        """Args: on_host is whether the host computes (if not, ``end`` returns None); the others as for ``reading``."""
         self._on_host = on_host
         self._which = cores, server_pid
         self._begin: Reading | None = None
 
     def begin(self) -> None:
-        """A window begins."""
+        """Begin a window."""
         self._begin = reading(*self._which) if self._on_host else None
 
     def end(self) -> float | None:
-        """Return how many cores others kept busy since ``begin``; None where that is not known."""
+        """Return the mean number of cores that other processes kept busy since ``begin``; None if unknown."""
         begin, self._begin = self._begin, None
         end = None if begin is None else reading(*self._which)
         return None if begin is None or end is None else cores_of_others(begin, end)
 
 
 def _own_processes(server_pid: int | None) -> list[psutil.Process]:
-    """Return this process and what it started, or one of these, with what that started."""
+    """Return this process and its descendants, or with ``server_pid`` this process, that child and its descendants."""
     own = psutil.Process()
     server = own if server_pid is None else psutil.Process(server_pid)
     return list({own, server, *server.children(recursive=True)})
 
 
 def _processor_s(process: psutil.Process) -> float:
-    """Return what a process took, and those of its children that have ended; 0 for one that ended meanwhile."""
+    """Return the CPU seconds of a process and of its ended children; 0 if the process has ended."""
     with suppress(psutil.NoSuchProcess):
         return sum(process.cpu_times()[:4])
     return 0.0

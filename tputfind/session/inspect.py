@@ -1,4 +1,4 @@
-"""What a spec will be measured on, looked at before anything is measured, and the empty record of it."""
+"""The inspection of a spec's model and device before a measurement, and the empty record of the measurement."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory
 from tputfind.version import __version__
 
 _HINTS: Final[dict[FailureKind, str]] = {"died": "build it by itself to see why", "error": ""}
-"""What to do if no batch was tried yet, and there is no traceback."""
+"""Hints if no batch was tried yet and there is no traceback."""
 
 
 def inspect(spec: Spec, children: Children) -> Inspection:
-    """Return what the spec will be measured on; refuse what cannot be, before anything is measured."""
+    """Return the inspection of a spec's model and device; raise an error if the spec cannot be measured."""
     _preload(spec, children)
     try:
         inspection = _inspection(spec, children)
@@ -46,7 +46,7 @@ def inspect(spec: Spec, children: Children) -> Inspection:
 
 
 def _inspection(spec: Spec, children: Children) -> Inspection:
-    """Return what one process finds out; of what turns out to be a step of the user's own, what a further one does."""
+    """Return the inspection by one process; inspect again if the model turns out to be a step of the user's own."""
     timeout_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
     try:
         return children.ask_one(Inspect(spec), Inspection, timeout_s)
@@ -55,22 +55,22 @@ def _inspection(spec: Spec, children: Children) -> Inspection:
 
 
 def as_inspected(spec: Spec, inspection: Inspection) -> Spec:
-    """Return what was asked for, with what the inspection found out: its granularity, or that it is a step."""
+    """Return the spec with the granularity that the inspection found, or as a step of the user's own if it is one."""
     spec = own_step(spec) if inspection.own_step else msgspec.structs.replace(spec, given_defaults=())
     return spec if inspection.granularity is None else msgspec.structs.replace(spec, granularity=inspection.granularity)
 
 
 def _preload(spec: Spec, children: Children) -> None:
-    """Have the server import what the inspection and every further process need.
+    """Import in the server the packages that the inspection and every further process need.
 
     Raises:
-        BrokenInstall: torchvision does not work with the torch that is there.
+        BrokenInstall: torchvision does not work with the installed torch.
     """
     package = SOURCES[spec.source].package
     if spec.source == "torchvision":
         check_torchvision(children)
     elif package is not None:
-        children.preload(package)  # if it does not import, the inspection says why
+        children.preload(package)  # if the import fails, the inspection reports why
     if spec.source == "hf":
         children.preload("transformers.modeling_utils")
     if is_compiled(spec.mode):
@@ -80,14 +80,14 @@ def _preload(spec: Spec, children: Children) -> None:
 def record_file_of(
     folder: Path | None, spec: Spec, inspection: Inspection, more: tuple[str, ...] = ()
 ) -> files.RecordFile:
-    """Return the file that the record of this run is saved in, if there is a folder for it."""
+    """Return the file of the record of this run; it saves nothing if ``folder`` is None."""
     return files.RecordFile(folder, stem_of(as_inspected(spec, inspection), inspection.environment, more))
 
 
 def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) -> str:
-    """Return the name of a record's file, without its ending.
+    """Return the name of a record's file, without its suffix.
 
-    It says the model, the dtype, the device, what else is not as it is by default, and ``more``.
+    It consists of the model, the dtype, the options that differ from their defaults, the device, and ``more``.
     """
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
@@ -113,5 +113,5 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
 
 
 def now() -> str:
-    """Return the time of day as records have it: ISO 8601, UTC."""
+    """Return the current time as in records: ISO 8601, UTC, in seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""What a trial or a whole run came to: what stood in the way, and the error or the row that says so."""
+"""The outcome of a trial or of a whole run: why a batch does not fit, and the error or the failed row of a run."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from tputfind.record.spec import Spec
 from tputfind.session.inspect import now
 
 HOST_MAX_LATENCY_MS: Final = 1000.0
-"""Where the memory is the host's, going on to the end of it would take hours, for batches that nobody waits for."""
+"""Default maximum step time on host memory; without it, the search would go on for hours to useless batch sizes."""
 _FAR: Final = 2**20
 LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
@@ -29,20 +29,20 @@ _KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsuppor
 
 
 def obstacle(record: Record, trial: Trial) -> LimitedBy | None:
-    """Return what keeps a trial's batch from counting as one that fits; None where nothing does."""
+    """Return why a trial's batch does not count as fitting; None if it fits."""
     if trial.failure is not None:
         return LIMITS[trial.failure.kind]
     limit_ms = max_latency_ms(record)
     slow = limit_ms is not None and trial.step_ms is not None and trial.step_ms > limit_ms
-    # The smallest batch is let through however slow: a slow answer is better than none.
+    # The smallest batch passes however slow it is: a slow answer is better than none.
     return "latency" if slow and trial.batch_size > record.spec.granularity else None
 
 
 def check_batch_size_counts(record: Record, trial: Trial) -> None:
-    """Refuse a step of the user's own that is seen to ignore its batch size: any other needs a byte a sample.
+    """Refuse a step of the user's own that ignores its batch size: each sample must need at least one byte.
 
     Raises:
-        BadRequest: a million times the batch size takes neither time nor memory.
+        BadRequest: a million times the batch size takes neither more time nor more memory.
     """
     passed = [one for one in record.trials if one.failure is None]
     if record.spec.phase != "step" or not passed or trial.failure is not None:
@@ -61,7 +61,7 @@ def check_batch_size_counts(record: Record, trial: Trial) -> None:
 
 
 def max_latency_ms(record: Record) -> float | None:
-    """Return the longest that a step may take in the search; None for no limit."""
+    """Return the maximum step time of the search in milliseconds; None for no limit."""
     limit_ms = record.spec.max_latency_ms
     if limit_ms == "auto":
         return None if record.environment.can.own_memory else HOST_MAX_LATENCY_MS
@@ -69,7 +69,7 @@ def max_latency_ms(record: Record) -> float | None:
 
 
 def error_of(record: Record) -> TputfindError | None:
-    """Return the error that a record is about in which no row passed: that of its first; None where one passed."""
+    """Return the error of a record in which no row passed: that of its first row; None if a row passed."""
     failures = [row.failure for row in record.rows]
     if None not in failures and failures and failures[0] is not None:
         return no_answer(record.spec, record.rows[0].batch_size, failures[0])
@@ -77,9 +77,9 @@ def error_of(record: Record) -> TputfindError | None:
 
 
 def failed_record(record: Record, error: TputfindError, kind: FailureKind | None = None) -> Record:
-    """Return a record with one row that holds what kept anything from being measured, so that a list shows it too.
+    """Return the record with one failed row that holds the error, so that lists show it too.
 
-    The error says of what kind that is, where it is not given.
+    ``kind`` defaults to the kind of the error's type.
     """
     kind = kind or _KINDS.get(type(error), "error")
     row = Row(
@@ -91,7 +91,7 @@ def failed_record(record: Record, error: TputfindError, kind: FailureKind | None
 
 
 def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool = True) -> TputfindError:
-    """Return the error of a run in which nothing passed: that of the smallest batch, or of the only one asked for."""
+    """Return the error of a run in which no batch passed: that of the smallest batch, or of the only one requested."""
     if for_want_of_memory(failure):
         advice = "try a smaller batch, dtype or input, or a device with more memory"
         if failure.kind == "host_memory":
@@ -99,10 +99,10 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
         how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
         return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
     advice = notices.advice(failure.kind, spec.mode)
-    # The traceback is of use to whoever wrote the model.
+    # The traceback helps the author of the model.
     shown = failure.traceback if spec.own_code else ""
     if failure.kind == "error" and not failure.traceback:
-        advice = ""  # nothing of the user's had begun to run
+        advice = ""  # none of the user's code had begun to run
     by_default = (spec.dtype, spec.layout, spec.mode) == ("fp32", "nchw", "eager") or spec.phase == "step"
     if failure.kind == "unsupported" and not (spec.own_code and by_default):
         mode = "" if spec.mode == "eager" else f" --mode {spec.mode}"
@@ -121,7 +121,7 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
 
 
 def _batch_axis_in(spec: Spec) -> str:
-    """Return what to do where the shape of a sample may begin with a batch of 1; nothing where it does not."""
+    """Return a hint if the shape of a sample may begin with a batch axis of 1; else an empty string."""
     first, *rest = spec.input_size or (0,)
     if first != 1 or not rest:
         return ""

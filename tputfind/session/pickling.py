@@ -1,7 +1,7 @@
-"""Objects of the user's process on their way to those that measure: a module, or a function that builds one.
+"""Transfer of live objects to the measuring processes: a module, or a function that builds one.
 
-They are pickled once, by value where they were defined in a script or notebook, into a file without a name. However
-the run ends, the system removes it. Each process reads that file again, so that no trial waits for weights in a pipe.
+They are pickled once into a nameless temporary file, by value if they were defined in a script or notebook. The system
+removes the file however the run ends. Each process reads the file itself, so that no trial waits for weights in a pipe.
 """
 
 import functools
@@ -22,14 +22,14 @@ from tputfind.units import echoed, format_bytes, printable, shortened
 
 _LONGEST_NAME: Final = 200
 _DEEPEST: Final = 8
-"""Steps that are taken into an object to find the part that cannot be pickled."""
+"""Maximum depth of the search for the part of an object that cannot be pickled."""
 
 
 def name_of(model: object) -> str:
-    """Return the name that the record has for a live object: ``ResNet (live)``; a name as it is.
+    """Return the record's name for a live object, such as ``ResNet (live)``; a name is returned as it is.
 
     Raises:
-        BadRequest: it is neither.
+        BadRequest: it is neither a name nor callable.
     """
     if isinstance(model, str):
         return model
@@ -46,10 +46,10 @@ def name_of(model: object) -> str:
 
 @contextmanager
 def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
-    """Yield an open file that holds a live object and what makes its inputs; None where the model is a name.
+    """Yield an open file with the pickled live object and its ``inputs`` function; None if the model is a name.
 
     Raises:
-        BadRequest: the object cannot travel to another process; the message says which part of it.
+        BadRequest: the object cannot be pickled; the message names the part.
     """
     if inputs is not None and not callable(inputs):
         raise BadRequest(
@@ -70,7 +70,7 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
         disk = _Disk(file)
         try:
             _pickle((model, inputs), disk)
-        except Exception as error:  # an object can raise anything while it is pickled
+        except Exception as error:  # pickling can raise any error
             if disk.problem:
                 hint = "TMPDIR names another folder for temporary files"
                 raise BadRequest(f"cannot write {name} in {tempfile.gettempdir()}: {disk.problem}", hint) from None
@@ -83,7 +83,7 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
 
 
 def memory_held(device: str) -> str:
-    """Say what this process itself holds of a device that has its own memory; nothing where it never opened one."""
+    """Return a warning about the device memory that this process itself holds; empty if it never opened the device."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""
@@ -95,7 +95,7 @@ def memory_held(device: str) -> str:
 
 
 class _Disk(io.FileIO):
-    """An open file that says why it could not be written: torch raises an error that does not."""
+    """An open file that keeps the reason of a failed write, which torch's own error lacks."""
 
     def __init__(self, file: IO[bytes]) -> None:
         super().__init__(file.fileno(), "wb", closefd=False)
@@ -113,8 +113,8 @@ class _Disk(io.FileIO):
 
 
 def _pickle(value: object, file: _Disk) -> None:
-    # Torch writes the bytes of tensors as they are, those of a GPU too, and leaves the tensors where they lie. Where
-    # nobody has imported it there are no tensors, and importing it is not ours to do.
+    # Torch writes the bytes of tensors as they are, those of a GPU too, and leaves the tensors in place. If torch is
+    # not imported, there are no tensors, and we do not import it.
     import cloudpickle
 
     torch: Any = sys.modules.get("torch")
@@ -125,17 +125,17 @@ def _pickle(value: object, file: _Disk) -> None:
 
 
 def _culprit(values: Mapping[str, object]) -> tuple[object, str]:
-    """Return the innermost part that cannot be pickled, and the way to it: ``model.blocks.lock``."""
-    part, where = next(((value, name) for name, value in values.items() if not _travels(value)), (values, "it"))
+    """Return the innermost part that cannot be pickled, and its path: ``model.blocks.lock``."""
+    part, where = next(((value, name) for name, value in values.items() if not _is_picklable(value)), (values, "it"))
     for _ in range(_DEEPEST):
-        found = next(((name, value) for name, value in _parts(part) if not _travels(value)), None)
+        found = next(((name, value) for name, value in _parts(part) if not _is_picklable(value)), None)
         if found is None:
             break
         where, part = where + found[0], found[1]
     return part, where
 
 
-def _travels(value: object) -> bool:
+def _is_picklable(value: object) -> bool:
     try:
         with tempfile.TemporaryFile() as file:
             _pickle(value, _Disk(file))
@@ -145,7 +145,7 @@ def _travels(value: object) -> bool:
 
 
 def _parts(value: object) -> Iterator[tuple[str, object]]:
-    """Yield what an object is pickled with: the variables of a function, the items and attributes of others."""
+    """Yield the parts that are pickled with an object: variables of a function, items or attributes of others."""
     if isinstance(value, functools.partial):
         yield from ((f"({name})", part) for name, part in (("func", value.func), *enumerate(value.args)))
         yield from ((f"({name}=)", part) for name, part in value.keywords.items())
@@ -164,7 +164,7 @@ def _parts(value: object) -> Iterator[tuple[str, object]]:
 def _variables(function: Callable[..., object]) -> Iterator[tuple[str, object]]:
     try:
         named = inspect.getclosurevars(function)
-    except ValueError:  # a variable that has no value yet
+    except ValueError:  # a variable without a value yet
         return
     yield from named.nonlocals.items()
     yield from named.globals.items()

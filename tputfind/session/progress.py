@@ -1,4 +1,4 @@
-"""Where a measurement says what it is doing, and the words for it."""
+"""The progress of a measurement: the listener's interface, and the words that it shows."""
 
 from typing import Protocol
 
@@ -6,34 +6,34 @@ from tputfind.record.record import TRIAL_STEPS, Failure, LimitedBy, Record, Row,
 
 
 class Progress(Protocol):
-    """Where a run tells what it is doing."""
+    """The listener of a run's progress."""
 
     def about(self, subject: str) -> None:
-        """Name the model that the next words are about."""
+        """Name the model that the next messages are about."""
 
     def doing(self, what: str, seconds_left: float | None) -> None:
-        """Something starts; ``seconds_left`` is a guess for the whole stage, or None."""
+        """Report that something starts; ``seconds_left`` estimates the rest of the whole stage, None if unknown."""
 
     def did(self, what: str) -> None:
-        """Something has ended, so."""
+        """Report how something ended."""
 
     def measured(self, record: Record) -> None:
-        """The record has grown."""
+        """Report that the record has grown."""
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """A listener that shows nothing."""
 
     def about(self, *_: object) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
     doing = did = measured = about
 
 
 def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:
-    """Return what a trial is to show, and between which batch sizes the search looks: one that fits, one too large.
+    """Return the question of a trial, with the batch sizes between which the search looks.
 
-    Either is 0 while there is none.
+    ``fits`` is the largest batch size known to fit, ``fails`` the smallest known not to fit; 0 if there is none yet.
     """
     asked = f"does batch {batch_size} fit?" if steps == TRIAL_STEPS else f"does batch {batch_size} last {steps} steps?"
     if fits and fails:
@@ -42,7 +42,7 @@ def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:
 
 
 def timing(batch_size: int, number: int, rows_left: int) -> str:
-    """Return what a process is to time; the first of a row, with number 0, says how many rows follow in their first."""
+    """Return the message for a timing process; for the first process of a row, it adds the number of rows left."""
     if number:
         return f"timing batch {batch_size} again, process {number + 1}: answers may rest on it"
     following = f", {rows_left} more to follow" if rows_left else ""
@@ -53,7 +53,7 @@ def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if trial.failure is not None and trial.failure.kind == "timeout":
         return f"is too slow to know: {trial.failure.message}"
     if trial.failure is not None:
-        return f"does not fit: {_in_short(trial.failure)}"
+        return f"does not fit: {_summary(trial.failure)}"
     if obstacle == "latency":
         return f"fits but takes {trial.step_ms:.0f} ms"
     return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
@@ -61,10 +61,10 @@ def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
 
 def result(row: Row, number: int) -> str:
     if row.failure is not None:
-        return _in_short(row.failure)
+        return _summary(row.failure)
     return f"{row.samples_per_s:.1f} samples/s, process {number + 1}"
 
 
-def _in_short(failure: Failure) -> str:
-    """Say why; torch's own account of memory that ran out is several lines long."""
+def _summary(failure: Failure) -> str:
+    """Return the reason of a failure; torch's own text about memory is several lines long."""
     return "out of memory" if failure.kind == "out_of_memory" else failure.plain

@@ -1,4 +1,4 @@
-"""Going on with a record that was cut short: only where it is the same question, device and method."""
+"""Resuming a record that was cut short: only with the same request, device and method."""
 
 from collections.abc import Collection, Iterator
 from hashlib import file_digest
@@ -15,14 +15,13 @@ from tputfind.record.types import METHOD
 from tputfind.session.inspect import now
 
 _NEWER = {"batches", "warmup", "max_seconds", "thorough", "budget_s", "fresh_inputs"}
-"""Options that records of an older schema know nothing of, or had other defaults: those cannot be gone on with, but
-shown."""
+"""Options that older schemas lack or give other defaults: their records can be shown, but not resumed."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _CHANGED = "the file that the model is made by was changed"
 
 
 def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
-    """Return a record that was cut short, ready to be gone on with; BadRecord where it is not the same question."""
+    """Return a record that was cut short, ready to be resumed; BadRecord if it does not match the request."""
     spec = as_found(spec, record.spec)
     check_same(record, spec, inspection)
     return msgspec.structs.replace(
@@ -31,15 +30,15 @@ def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record
 
 
 def can_go_on(record: Record) -> bool:
-    """Whether a record was cut short that can be gone on with by itself: not one of devices that were busy together."""
+    """Whether a record was cut short and can be resumed alone; records of devices that were busy together cannot."""
     return record.finished is None and record.spec.load != "all_busy"
 
 
 def check_same(record: Record, spec: Spec, now: Inspection) -> None:
-    """Make sure that what would be measured now continues the record.
+    """Make sure that a measurement now would continue the record.
 
     Raises:
-        BadRecord: it does not; the message names all that differs.
+        BadRecord: it would not; the message names the differences.
     """
     if record.spec.load == "all_busy":
         raise BadRecord(
@@ -69,13 +68,13 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
     if record.source_sha256 != now.source_sha256:
         differing.append(_CHANGED)
     if differing:
-        raise _cannot(differing)
+        raise _resume_error(differing)
 
 
 def check_file(record: Record) -> None:
-    """Make sure, before the file of a model is run, that it is the one that the record is of; BadRecord otherwise.
+    """Make sure, before the file of a model is run, that it is unchanged since the record; BadRecord otherwise.
 
-    So is the record of a live object: there is nothing left to run.
+    The record of a live object raises BadRecord too, since no file holds the object.
     """
     spec = record.spec
     if spec.source == "live":
@@ -88,10 +87,10 @@ def check_file(record: Record) -> None:
         return
     with path.open("rb") as file:
         if file_digest(file, "sha256").hexdigest() != record.source_sha256:
-            raise _cannot([_CHANGED])
+            raise _resume_error([_CHANGED])
 
 
-def _cannot(differing: list[str]) -> BadRecord:
+def _resume_error(differing: list[str]) -> BadRecord:
     return BadRecord(
         f"the record cannot be resumed here, since this differs: {'; '.join(differing)}",
         "resume it where it was begun, or measure anew without --resume",
@@ -99,23 +98,23 @@ def _cannot(differing: list[str]) -> BadRecord:
 
 
 def without_accidents(record: Record) -> Record:
-    """Return the record without the trials and rows that say more of how it was cut short than of the model.
+    """Return the record without the trials and rows that failed because the run was cut short.
 
-    A time-out may have been too short, and what ended a process from outside may have ended the run. What other
-    processes timed of the same row stands.
+    A time-out may have been too short, and a signal to one process may have ended the whole run. Timings by other
+    processes of the same row are kept.
     """
-    trials = tuple(trial for trial in record.trials if not _accident(trial.failure))
-    mended = (msgspec.structs.replace(row, failure=None) if _accident(row.failure) else row for row in record.rows)
+    trials = tuple(trial for trial in record.trials if not _is_accident(trial.failure))
+    mended = (msgspec.structs.replace(row, failure=None) if _is_accident(row.failure) else row for row in record.rows)
     rows = tuple(row for row in mended if row.failure is not None or row.timings)
     return msgspec.structs.replace(record, trials=trials, rows=rows)
 
 
-def _accident(failure: Failure | None) -> bool:
+def _is_accident(failure: Failure | None) -> bool:
     return failure is not None and (failure.kind == "timeout" or failure.message.startswith(_FROM_OUTSIDE))
 
 
 def check_spec(record: Record, spec: Spec) -> None:
-    """Make sure that the same is asked as in the record; BadRecord otherwise."""
+    """Make sure that the request matches the record's; BadRecord otherwise."""
     unknown_then = _NEWER if record.schema < SCHEMA else set()
     differing = list(_differing(record.spec, as_found(spec, record.spec), unknown_then))
     if differing:

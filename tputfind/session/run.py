@@ -1,4 +1,4 @@
-"""The main job on one page: find the edge, time the rows, keep the record."""
+"""The main job on one page: find the edge, time the rows, save the record."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,14 +20,14 @@ from tputfind.session.session import Session
 from tputfind.session.trials import TrialRunner
 
 ROUNDS: Final = 3
-"""Times the search is repeated when other processes allocate or free device memory during it."""
+"""Maximum number of searches if other processes allocate or free device memory during them."""
 
 _SEARCH_SHARE: Final = 0.85
-"""Of what is left of ``--budget``: the most that the search may take of it, so that something is timed."""
+"""Maximum fraction of the remaining ``--budget`` for the search; the rest is for timing."""
 
 
 class Measured(NamedTuple):
-    """A record as far as it came, the file it is saved in, and what ended the run early, None where nothing did."""
+    """A record as far as it came, its file, and the error that ended the run early; None if none did."""
 
     record: Record
     file: files.RecordFile
@@ -41,16 +41,16 @@ def measure(
     progress: Progress,
     first: Sequence[int] = (),
 ) -> Measured:
-    """Search, time and record; the file gets the record after every stage, so that what was measured is kept.
+    """Search, time and record; the record is saved after every stage, so that an early end loses nothing.
 
-    The ``first`` batch sizes are timed before the search. What the record holds already is not measured again. Where
-    ``--budget`` ends it, the record is finished with what there is. What ends it early is one of these:
+    The ``first`` batch sizes are timed before the search. Results that the record holds already are not measured again.
+    If ``--budget`` ends the run, the record is finished as it is. ``ended_by`` of the result is one of these:
 
     - OutOfTime: the budget ended before anything was timed.
     - ModelFailed: the model fails at the smallest batch.
     - NothingFits: no batch fits; the record was saved.
-    - DeviceInUse: ``--strict``, and others hold memory of the device.
-    - KeyboardInterrupt: somebody had enough.
+    - DeviceInUse: ``--strict``, and other processes hold memory of the device.
+    - KeyboardInterrupt: the user interrupted the run.
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
@@ -89,9 +89,9 @@ def _search_and_time(session: Session, children: Children, progress: Progress, f
 
 
 def _time_first(session: Session) -> None:
-    """Time, once, the powers of two up to the batch that the search asks about first: a table stands in seconds.
+    """Time the powers of two up to the first batch of the search, once, so that a table shows within seconds.
 
-    Not under a budget, which goes to the largest batch first.
+    Skipped under a budget, which is spent on the largest batch first.
     """
     spec = session.record.spec
     guess = min(first_batch(session.record) or 0, spec.max_batch or LARGEST_BATCH)
@@ -101,7 +101,7 @@ def _time_first(session: Session) -> None:
 
 
 def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
-    """Time the powers of two up to an edge, the edge and the safe batch; search on where the edge's row fails yet."""
+    """Time the powers of two up to an edge, the edge and the safe batch; search again if the edge's row fails."""
     while True:
         session.update(edge=edge)
         safe = _search_safe(session, edge) if edge.closed else None
@@ -151,9 +151,10 @@ def _search(session: Session, progress: Progress) -> Edge:
 
 
 def _search_safe(session: Session, edge: Edge) -> Edge | None:
-    """Find the largest batch with the headroom kept free; None where that was not asked for, or nothing fits at all.
+    """Find the largest batch that leaves the headroom free; None without ``--headroom``, or if no batch fits.
 
-    It is proven by its row and by as many steps, under the lowered limit, as the largest batch was timed for or soaked.
+    The batch must pass its row and, under the lowered limit, as many steps as the largest batch was timed or soaked
+    for.
     """
     spec, limit_bytes, full = session.record.spec, session.lowered_limit_bytes, session.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
@@ -172,7 +173,7 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
         first=expected(0, None) or int(share * edge.largest_batch),
         forecast=expected,
     )
-    if safe.limited_by == "cap":  # the largest batch itself leaves as much
+    if safe.limited_by == "cap":  # the largest batch itself leaves the headroom
         safe = edge
     soaked_batches = spec.soak if safe.largest_batch else 0
     return msgspec.structs.replace(safe, memory_limit_bytes=limit_bytes, soaked_batches=soaked_batches)

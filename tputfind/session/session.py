@@ -1,4 +1,4 @@
-"""The record of a run as it grows: it answers a question from what it holds, or asks a fresh process and keeps that."""
+"""The growing record of a run: answers come from the record, or from a fresh process whose answer is recorded."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,26 +23,27 @@ from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, expected_s, others_unchanged
 
 _LONGER_STEPS: Final = 20
-"""What fits for the three steps of a trial may not for a fourth, whose blocks can lie elsewhere."""
+"""Steps of a longer trial: a batch that fits for the three steps of a trial may fail in a fourth, whose memory blocks
+can lie elsewhere."""
 _SMALL: Final = 64
-"""Times smaller than the largest: what is timed last under a budget."""
+"""Under a budget, batch sizes below the largest divided by this are timed last."""
 _LONGEST_SEARCH_S: Final = 300.0
-"""Seconds that trials may take together for a larger batch to be tried while none has failed."""
+"""Maximum total seconds of trials in which larger batches are tried while none has failed."""
 _ELEMENT_BYTES: Final = {"fp16": (2,), "bf16": (2,), "fp32": (4,), "tf32": (4,)}
-"""Of activations by dtype; other ways have both."""
+"""Bytes of an activation's element, by dtype; other dtypes have elements of 2 and of 4 bytes."""
 _OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
-"""Failures that a step raised, and that its handling may have brought about."""
+"""Failures raised by a step, which the handling of the model may have caused."""
 
 
 class RunsOtherwise(Exception):
-    """Raised when a model that failed was found to run in another way, which the record says from now on."""
+    """Raised if a failed model runs in another way; the record holds that way from then on."""
 
 
 class Session:
-    """One run under way: its record grows, and is saved whenever it has. Nothing in it is asked twice."""
+    """One run under way: its record grows, and is saved at every change. No trial or row is measured twice."""
 
     def __init__(self, record: Record, runner: TrialRunner, record_file: RecordFile, listener: Progress) -> None:
-        """Take a record, which may hold something already, what is asked, who keeps it and who is told."""
+        """Args: record (may be partial), runner of trials, record file, progress listener."""
         self.record = record
         self._start_s = time.perf_counter() - record.wall_s
         self._spec = record.spec
@@ -52,7 +53,7 @@ class Session:
         self._diagnosed = False
 
     def until_it_runs(self, work: Callable[[], None]) -> None:
-        """Do some work, and again from the start each time that a model was found to run in another way."""
+        """Run ``work``, and again from the start each time that a model turns out to run in another way."""
         while True:
             try:
                 return work()
@@ -60,13 +61,13 @@ class Session:
                 self._progress.did(f"{found}")
 
     def time_rows(self, batch_sizes: Sequence[int]) -> None:
-        """Time batch sizes until each has ended (``stopping``), or until a round after which the edge's row has failed.
+        """Time batch sizes until each has ended (see ``stopping``), or until the edge's row has failed in a round.
 
-        Under a budget those far below the largest come last: the host sets their pace, and no answer rests on them.
+        Under a budget, batch sizes far below the largest come last: they are host-bound, and no answer depends on them.
         """
         while True:
             number, left = stopping.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
-            if number:  # all have had their turn, so that it shows which rest
+            if number:  # every batch size has had its turn, so that the deciding ones are known
                 self.time_singly()
                 self.update(rows=stopping.ended(self._spec, self.record.rows, self.record.edge))
             largest = self.row(self.record.edge.largest_batch) if self.record.edge is not None else None
@@ -82,35 +83,36 @@ class Session:
         self._time_round(left, 0)
 
     def _time_round(self, left: Sequence[int], number: int) -> None:
-        """Time each batch size in one more process, several in one where the device allows it.
+        """Time each batch size in one more process; one process times several batch sizes if the device allows it.
 
-        A row that fails behind others gets a second try, in a fresh process.
+        A row that fails after others in its process gets a second try, in a fresh process.
         """
         while left:
-            # Of the host's memory a process knows the peak of its whole life: the first of a row times no other.
+            # A process knows the peak of host memory over its whole life only: the first process of a row times no
+            # other row.
             together = left if number or self.record.environment.can.own_memory else left[:1]
             settled = self._time_together(together, number, left[len(together) :])
             left = left[settled:]
 
     def update(self, **fields: object) -> None:
-        """Replace fields of the record, bring its notices up to date, and save it: it may be the last time."""
+        """Replace fields of the record, update its notices, and save it: the run may end at any time."""
         grown = msgspec.structs.replace(self.record, wall_s=time.perf_counter() - self._start_s, **fields)
         self.record = msgspec.structs.replace(grown, notices=notices.of(grown))
         self._file.save(self.record)
         self._progress.measured(self.record)
 
     def finish(self) -> None:
-        """Say that nothing more is measured, and what ended the rows that would take a further process."""
+        """Record that the measurement is finished, and why the rows that want a further process ended."""
         rows = stopping.ended(self._spec, self.record.rows, self.record.edge, over=True)
         self.update(rows=rows, finished=now())
 
     def save_again(self) -> None:
-        """Save what was measured once more, with what is known of the edge: the last time may have been interrupted."""
+        """Save the measured record once more, with the edge so far: the last save may have been interrupted."""
         if self.record.trials or self.record.rows:
             self.update(edge=self.record.edge or self.edge_so_far())
 
     def edge_so_far(self) -> Edge | None:
-        """Return the edge as far as trials and rows tell; None where no batch was searched for, or none passed."""
+        """Return the edge by the trials and rows so far; None if batch sizes were given, or none passed."""
         spec, limit_bytes = self._spec, self._runner.memory_limit_bytes
         if spec.batch_sizes is not None:
             return None
@@ -126,22 +128,22 @@ class Session:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """The limit of trials and rows; None for the device's own memory."""
+        """The memory limit of trials and rows in bytes; None for the device's own memory."""
         return self._runner.memory_limit_bytes
 
     @property
     def lowered_limit_bytes(self) -> int | None:
-        """The limit that keeps ``--headroom`` free; None where that was not asked for."""
+        """The memory limit in bytes that keeps ``--headroom`` free; None without ``--headroom``."""
         return self._runner.lowered_limit_bytes
 
     def try_batch(
         self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
     ) -> LimitedBy | None:
-        """Return what keeps a batch from fitting for ``steps`` steps, from the record or from a fresh process."""
+        """Return why a batch does not fit for ``steps`` steps, from the record or a fresh process; None if it fits."""
         limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:
-            self._tell_of_trial(batch_size, steps, limit_bytes)
+            self._announce_trial(batch_size, steps, limit_bytes)
             passed = self._passed_below(batch_size)
             trial = self._runner.try_batch(
                 batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
@@ -151,16 +153,16 @@ class Session:
         return obstacle(self.record, trial)
 
     def try_to_time(self, batch_size: int) -> LimitedBy | None:
-        """Return what keeps a batch from fitting, as ``try_batch`` does; its process goes on if a row of it is due.
+        """Return why a batch does not fit, as ``try_batch`` does; the process goes on to time it if a row is due.
 
-        A row is due of every power of two that fits, and of the largest batch.
+        A row is due for every power of two that fits, and for the largest batch.
         """
         known = self._trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
-        if known is None and self._is_timed_if_it_fits(batch_size):
+        if known is None and self._is_row_due(batch_size):
             self._try_and_time(batch_size)
         return self.try_batch(batch_size)
 
-    def _is_timed_if_it_fits(self, batch_size: int) -> bool:
+    def _is_row_due(self, batch_size: int) -> bool:
         spec = self._spec
         if spec.budget_s is not None or self.row(batch_size) is not None:
             return False
@@ -170,14 +172,14 @@ class Session:
         return is_edge or batch_size in spec.sizes_up_to(batch_size)
 
     def _try_and_time(self, batch_size: int) -> None:
-        """Keep what becomes of a trial and of the row that its process goes on with, if it gets that far."""
-        self._tell_of_trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
+        """Record a trial, and the row that its process then times if the batch fits."""
+        self._announce_trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
         planned, passed = stopping.of_process(self._spec, 0), self._passed_below(batch_size)
         with closing(self._runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
             trial = next(answers)
             assert isinstance(trial, Trial)
             believed = any(is_kernel_fault(before.failure) for before in self.record.trials)
-            if is_kernel_fault(trial.failure) and not believed:  # ``try_batch`` asks as often as it takes
+            if is_kernel_fault(trial.failure) and not believed:  # ``try_batch`` repeats the trial as often as needed
                 return
             if obstacle(self.record, trial) is None:
                 self._keep_trial(trial)
@@ -189,10 +191,10 @@ class Session:
                     self._progress.did(f"batch {batch_size}: {progress.result(row, 0)}")
                     self._keep(row)
                 return
-        self._stop_if_the_model_fails(batch_size, trial.failure)  # its process has ended, so that another can be asked
+        self._stop_if_the_model_fails(batch_size, trial.failure)  # its process has ended, so that another can start
         self._keep_trial(trial)
 
-    def _tell_of_trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> None:
+    def _announce_trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> None:
         fits, fails = self._bracket(limit_bytes)
         seconds_left = expectations.seconds_of_search(self.record, fits, fails)
         self._progress.doing(progress.question(batch_size, steps, fits, fails), seconds_left)
@@ -203,39 +205,40 @@ class Session:
         self._progress.did(f"batch {trial.batch_size} {progress.verdict(trial, obstacle(self.record, trial))}")
 
     def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
-        """Return the batch size that the trials so far let expect as the edge, as ``search.edge`` asks for it.
+        """Return the largest batch expected from the trials so far, as ``search.edge`` takes it.
 
-        None where the search is to do without, and where nothing can be said.
+        Returns None if the search runs without forecasts, or if there is no forecast.
         """
         if self._spec.search != "forecast":
             return None
         return expected_batch(self.known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
 
     def index_limits(self) -> list[int]:
-        """Return the batch sizes beyond which a tensor has more elements than 32 bits count, as far as traces tell."""
+        """Return the batch sizes above which, by the traces, a tensor has more elements than 32 bits count."""
         traces = [trial.trace for trial in self.record.trials if trial.trace is not None]
         return index_limits(traces, _ELEMENT_BYTES.get(self._spec.dtype, (2, 4)))
 
     def is_worth_a_trial(self, batch_size: int) -> bool:
-        """Return whether a trial of a batch is expected to end in time, and to leave as much for the next batch."""
+        """Whether a trial of a batch is expected to end in time, and to leave as much time for the next batch."""
         trials = self.record.trials
         seconds = expected_s(batch_size, trials) or 0.0
         left_s = _LONGEST_SEARCH_S - sum(trial.seconds for trial in trials)
         return seconds <= min(left_s, _LONGEST_SEARCH_S / 2)
 
     def edge_if_expandable(self) -> int | None:
-        """Return the expected edge with expandable segments; None where nothing can be said, or they are on."""
+        """Return the largest batch expected with expandable segments; None without a forecast, or if they are on."""
         return expectations.edge_if_expandable(self.record, self.known(self._runner.memory_limit_bytes))
 
     def known(self, memory_limit_bytes: int | None) -> Known:
-        """Return what the trials tell under a limit, None for the device's own memory."""
+        """Return the input of a forecast under a limit in bytes; None for the device's own memory."""
         return expectations.known(self.record, memory_limit_bytes, self._runner.memory_of_others_bytes())
 
     def probe_non_monotonic(self, edge: Edge) -> NonMonotonic:
-        """Try, on either side of an edge that memory sets, a batch that is expected not to follow it, if there is one.
+        """Try the batch on either side of an edge set by memory that is expected to break the order, if there is one.
 
-        Where the steps of the edge take longer than a row may, nothing is tried, and the record keeps the forecast. A
-        larger one that passes its trial is run for longer: no row stands for it. Returns what was expected.
+        That is a smaller batch that fails, or a larger one that fits. If steps at the edge take longer than a row may,
+        both are left untried, and the record keeps the forecast. A larger batch that passes its trial runs a longer
+        one, since it has no row. Returns the expected batch sizes.
         """
         spec, limit_bytes, largest = self._spec, self._runner.memory_limit_bytes, edge.largest_batch
         if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
@@ -258,10 +261,10 @@ class Session:
         return around
 
     def prove(self, batch_size: int) -> LimitedBy | None:
-        """Time a batch, both sides of which were tried, in a fresh process, and soak it; it fits only if all passes.
+        """Time a batch, both sides of which were tried, in a fresh process, and soak it; it fits only if both pass.
 
-        Under a budget it is timed when its turn comes, unless ``--soak`` or ``--headroom`` rest on it: more is told by
-        rows that take less time. If a row has failed, trials are not to be relied on, and every batch is timed at once.
+        Under a budget, timing waits for the batch's turn, unless ``--soak`` or ``--headroom`` depend on it: other rows
+        take less time and say more. Once a row has failed, trials are unreliable, and every batch is timed at once.
         """
         self.update(edge=self.edge_so_far())
         spec = self._spec
@@ -274,9 +277,9 @@ class Session:
         return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak)
 
     def time_alone(self, batch_size: int) -> LimitedBy | None:
-        """Return what keeps a batch from passing when it is timed, from the record or from a fresh process."""
+        """Return why a batch fails when it is timed, from the record or a fresh process; None if it passes."""
         row = self.row(batch_size)
-        if row is not None and not self._others_unchanged(row):
+        if row is not None and not self._has_same_memory_use(row):
             self.update(rows=tuple(other for other in self.record.rows if other is not row))
         self.time_once([batch_size])
         row = self.row(batch_size)
@@ -284,10 +287,10 @@ class Session:
         return None if row.failure is None else LIMITS[row.failure.kind]
 
     def _time_together(self, batch_sizes: Sequence[int], number: int, later: Sequence[int]) -> int:
-        """Time batch sizes in one fresh process, keep each row as it comes, and return how many were settled.
+        """Time batch sizes in one fresh process, record each row as it arrives, and return the number of settled ones.
 
-        A row that fails first in its process has failed; behind others it is left unsettled. ``number`` says which of
-        the rows' processes this is, from 0; ``later`` batch sizes only add to the time left.
+        A row that fails first in its process is recorded as failed; a row that fails after others stays unsettled.
+        ``number`` is the number of the row's process, from 0; ``later`` batch sizes only add to the time left.
         """
         settled, failed = 0, None
         passed = self._passed_below(batch_sizes[0])
@@ -306,14 +309,14 @@ class Session:
                     break
                 self._keep(row)
                 settled += 1
-        if failed is not None:  # its process has ended, so that another can be asked why
+        if failed is not None:  # its process has ended, so that another can find the cause
             self._stop_if_the_model_fails(failed.batch_size, failed.failure)
             self._keep(failed)
             settled += 1
         return settled
 
     def time_singly(self) -> None:
-        """Time batch sizes that an answer rests on, once, on the first of several devices by itself."""
+        """Time the batch sizes of the answers once more, on the first of several devices alone."""
         if self._spec.device_count == 1:
             return
         known = {row.batch_size for row in self.record.single_rows}
@@ -325,9 +328,9 @@ class Session:
             self.update(single_rows=(*self.record.single_rows, row))
 
     def time_beside_others(self, batch_size: int, barrier: Barrier, taken: Sequence[Trial]) -> None:
-        """Time a batch size in one more process, which meets those of other devices at a barrier.
+        """Time a batch size in one more process, which meets the processes of other devices at a barrier.
 
-        The trials that were ``taken`` of the device alone say how long it may be silent.
+        The trials ``taken`` on the device alone set the timeout.
         """
         row = self.row(batch_size)
         number = 0 if row is None else len(row.timings)
@@ -337,7 +340,7 @@ class Session:
         self._keep(timed)
 
     def _keep(self, row: Row) -> None:
-        """Add what one process measured of a batch size to its row."""
+        """Add the measurement of a batch size by one process to its row."""
         before = self.row(row.batch_size)
         others = (other for other in self.record.rows if other is not before)
         whole = row if before is None else merged(before, row)
@@ -345,47 +348,47 @@ class Session:
         self.update(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
 
     def _trial(self, batch_size: int, steps: int, limit_bytes: int | None) -> Trial | None:
-        """Return the trial that answers a question already: it was taken while others held as much as they do now."""
+        """Return the trial that answers a question already, taken at the same memory use of other processes as now."""
         asked = (batch_size, steps, limit_bytes)
         same = (t for t in self.record.trials if (t.batch_size, t.steps, t.memory_limit_bytes) == asked)
-        return next((trial for trial in same if self._others_unchanged(trial)), None)
+        return next((trial for trial in same if self._has_same_memory_use(trial)), None)
 
     def row(self, batch_size: int) -> Row | None:
-        """Return the row of a batch size, if there is one."""
+        """Return the row of a batch size; None if there is none."""
         return self.record.row(batch_size)
 
-    def _others_unchanged(self, taken: Trial | Row) -> bool:
-        """Whether others hold as much of the device's memory now as when this was taken."""
+    def _has_same_memory_use(self, taken: Trial | Row) -> bool:
+        """Whether other processes hold as much of the device's memory now as at this trial or row."""
         return others_unchanged(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
 
     def edge_is_current(self, edge: Edge) -> bool:
-        """Whether both sides of an edge were tried while others held as much of the device's memory as they do now."""
+        """Whether both sides of an edge were tried at the same memory use of other processes as now."""
         largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
         above = [one for one in self._taken() if one.batch_size == edge.fails_at]
-        return all(not taken or any(map(self._others_unchanged, taken)) for taken in (largest, above))
+        return all(not taken or any(map(self._has_same_memory_use, taken)) for taken in (largest, above))
 
     def _taken(self) -> tuple[Trial | Row, ...]:
         return (*self.record.trials, *self.record.rows)
 
     def _passed_below(self, batch_size: int) -> Passed | None:
-        """Return the largest smaller batch that is known to pass."""
+        """Return the largest smaller batch that has passed; None if there is none."""
         taken = [one for one in self._taken() if one.failure is None]
         below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
         return max(below, key=lambda passed: passed.batch_size, default=None)
 
     def _bracket(self, limit_bytes: int | None) -> tuple[int, int]:
-        """Return the largest batch size that fits under a limit by its trials, and the next that does not, or 0."""
+        """Return the largest batch size that fits under a limit by its trials, and the next that failed, or 0."""
         trials = [trial for trial in self.record.trials if trial.memory_limit_bytes == limit_bytes]
         fits = max((each.batch_size for each in trials if obstacle(self.record, each) is None), default=0)
         above = [each.batch_size for each in trials if each.batch_size > fits]
         return fits, min(above, default=0)
 
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
-        """End the run if the smallest batch fails of anything but memory, and nothing else has passed.
+        """End the run if the smallest batch fails for another reason than memory, and no other batch has passed.
 
         Raises:
-            RunsOtherwise: the model runs if something else is done to it, which the record now says.
-            TputfindError: what the model fails of, or the option that breaks it.
+            RunsOtherwise: the model runs in another way, which the record now holds.
+            TputfindError: the failure of the model, or the option that causes it.
         """
         smallest = batch_size == self._spec.smallest_batch
         if not smallest or failure is None or for_want_of_memory(failure):
@@ -393,11 +396,15 @@ class Session:
         self._diagnose(batch_size, failure)
         if all(one.failure is not None for one in self._taken()):
             if is_kernel_fault(failure):
-                self.update(trials=tuple(map(_as_error, self.record.trials)))
+                self.update(trials=tuple(map(_blame_model, self.record.trials)))
             raise no_answer(self._spec, batch_size, failure)
 
     def _diagnose(self, batch_size: int, failure: Failure) -> None:
-        """Find out once whether it was the model that failed, or its handling; see ``worker.diagnosis``."""
+        """Find out, once, whether the model failed or its handling; see ``worker.diagnosis``.
+
+        Raises:
+            RunsOtherwise: the model runs with other settings, which the record now holds.
+        """
         if self._diagnosed or failure.kind not in _OF_THE_MODEL:
             return
         self._diagnosed = True
@@ -408,14 +415,14 @@ class Session:
         if not known:
             return
         self._spec = self._runner.spec = msgspec.structs.replace(self._spec, **known)
-        self._diagnosed = found.granularity is not None  # what runs otherwise may yet need other batch sizes
+        self._diagnosed = found.granularity is not None  # other settings may still need other batch sizes
         caveats = (*self.record.caveats, *found.caveats)
         self.update(spec=self._spec, caveats=caveats, trials=(), rows=())
         raise RunsOtherwise("; ".join(notice.seen for notice in found.caveats))
 
 
-def _as_error(trial: Trial) -> Trial:
-    """Return a trial whose kernel limit is the model's own error, since the smallest batch has it too."""
+def _blame_model(trial: Trial) -> Trial:
+    """Return a trial whose kernel limit counts as the model's own error, since the smallest batch has it too."""
     if trial.failure is None or trial.failure.kind != "kernel_limit":
         return trial
     return msgspec.structs.replace(trial, failure=msgspec.structs.replace(trial.failure, kind="error"))

@@ -1,4 +1,4 @@
-"""When a row has all its processes, and what its next one is to time. Pure functions of what was asked and timed."""
+"""When a row has all its processes, and the plan of its next process. Pure functions of the request and the timings."""
 
 import math
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from tputfind.record.spec import MOST_PROCESSES, Spec
 from tputfind.stats import percentile, samples_for_percentile
 
 ALIKE: Final = 0.005
-"""Two processes are alike if their times differ by no more than this fraction."""
+"""Maximum relative difference between two processes that count as alike."""
 BATCHES: Final = 100
 LEAST_BATCHES: Final = 6
-"""Of a row in all its processes; one in each where they take longer than its seconds."""
+"""Minimum number of batches of a row, over all its processes; one per process if they exceed the row's seconds."""
 _PROCESSES_ALIKE: Final = 2
-"""Processes after which a row ends if they are alike."""
+"""Number of processes after which a row ends if they are alike."""
 WINDOW_S: Final = 1.0
-"""Of the throughput windows of a row in all its processes."""
+"""Seconds of the throughput windows of a row, over all its processes."""
 THOROUGH_S: Final = 3.0
 _ROW_S: Final = 4.0
 _THOROUGH_ROW_S: Final = 60.0
 
 
 def of_process(spec: Spec, number: int) -> Plan:
-    """Return what the process with this number (from 0) times of a row: its share of what all of them do."""
+    """Return the plan of a row's process with this number (from 0): its part of the row's total."""
     processes = spec.row_processes
     fixed = spec.batches or (BATCHES if spec.thorough else None)
     for_percentile = 0 if spec.slo_ms is None else samples_for_percentile(spec.percentile)
@@ -50,22 +50,22 @@ def _share(whole: int, processes: int, number: int) -> int:
 
 
 def row_seconds(spec: Spec) -> float:
-    """Return how many seconds the processes of a row may take."""
+    """Return the maximum seconds of the processes of a row."""
     fixed = spec.thorough or spec.batches is not None
     return spec.max_seconds or (_THOROUGH_ROW_S if fixed else _ROW_S)
 
 
 def is_exact(spec: Spec) -> bool:
-    """Whether an option names the rows, or says how they are to be timed: all are then timed alike."""
+    """Whether an option names the rows or sets how they are timed; all rows are then timed alike."""
     asked = (spec.batch_sizes, spec.batches, spec.max_noise, spec.processes)
     return spec.thorough or any(option is not None for option in asked)
 
 
 def ended_by(spec: Spec, row: Row) -> RowEnd | None:
-    """Return why a row that an answer rests on takes no further process; None if it takes one.
+    """Return why a row that decides an answer takes no further process; None if it takes one.
 
-    A row takes three processes, or as many as ``--processes`` says. Two will do if they are alike. With ``--max-noise``
-    a row goes on until its interval is narrow enough, or its seconds are up.
+    A row takes three processes, or as many as ``--processes`` says. Two suffice if they are alike. With ``--max-noise``
+    a row goes on until its interval is narrow enough, or its seconds are over.
     """
     if row.failure is not None or not row.timings:
         return None
@@ -74,18 +74,18 @@ def ended_by(spec: Spec, row: Row) -> RowEnd | None:
     interval = throughput_interval(row)
     if spec.max_noise is None or interval is None:
         return "time" if any(timing.ended_by == "time" for timing in row.timings) else "full"
-    # Intervals that end a row hold the true rate less often than 95 % of the time, since some are narrow by luck:
-    # ``benchmarks/plan.py coverage`` says how often.
+    # Intervals that end a row cover the true throughput less often than 95 % of the time, since some are narrow by
+    # luck: ``benchmarks/plan.py coverage`` measures how often.
     if interval.half_width <= spec.max_noise:
         return "known"
     return None if _seconds(row) < row_seconds(spec) and len(row.timings) < MOST_PROCESSES else "time"
 
 
 def _are_alike(spec: Spec, row: Row) -> bool:
-    """Whether a row has two processes that differ by ``ALIKE`` at most, the device sets its pace, and that will do.
+    """Whether two processes are enough for a row: it is device-bound, and they differ by at most ``ALIKE``.
 
-    If the host sets the pace, two may lie close together by chance, and the next far off. A percentile that a target is
-    set for takes the latencies of all processes.
+    On a host-bound row, two processes may agree by chance and a third differ. With exact options or an SLO, two are
+    never enough: the percentile needs the latencies of all processes.
     """
     if is_exact(spec) or spec.slo_ms is not None or host_bound(row) is not False:
         return False
@@ -96,26 +96,26 @@ def _are_alike(spec: Spec, row: Row) -> bool:
 
 
 def _seconds(row: Row) -> float:
-    """Return what the processes of a row took, without what compiling took the first of them: that buys no figure."""
+    """Return the seconds of a row's processes, without the compilation in the first, which yields no figure."""
     compiled = [timing.compiled.seconds for timing in row.timings if timing.compiled is not None]
     return row.seconds - max(compiled, default=0.0)
 
 
 def deciding(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
-    """Return the batch sizes that take further processes: those that the answers rest on.
+    """Return the batch sizes that take further processes: those that decide the answers.
 
-    All are if options are exact.
+    With exact options these are all batch sizes.
     """
     return {row.batch_size for row in rows} if is_exact(spec) else contenders(spec, rows, edge)
 
 
 def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
-    """Return the batch sizes that are an answer, or may be one as far as their first process tells.
+    """Return the batch sizes that are an answer, or may be one within the uncertainty of their first process.
 
-    They are the fastest and the knee; neighbours of the fastest that may be faster, and smaller batches that may be the
-    knee; with ``--slo`` also the batches that may be the one to deploy, with ``--effective-batch`` those that may come
-    to it the fastest. The largest batch is not among them for being the largest, nor for being beside the fastest: that
-    it fits does not rest on its throughput, and it takes longest.
+    These are the fastest and the knee; neighbours of the fastest that may be faster, and smaller batches that may be
+    the knee; with ``--slo`` also the batches that may be the one to deploy, and with ``--effective-batch`` those that
+    may reach it the fastest. The largest batch is not added for its size, nor as a neighbour of the fastest: that it
+    fits does not depend on its throughput, and it takes the longest.
     """
     timed = [row for row in rows if row.samples_per_s is not None]
     best, bend = fastest(timed), knee(timed)
@@ -123,28 +123,28 @@ def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
         return set()
     place, most = timed.index(best), best.samples_per_s or 0.0
     beside = [row for row in timed[max(0, place - 1) : place + 2] if not edge or row.batch_size != edge.largest_batch]
-    found = [best, *(row for row in beside if _may_reach(row, most)), *_to_deploy(spec, timed)]
-    found += [] if spec.effective_batch is None else _to_accumulate(spec, timed, spec.effective_batch)
+    found = [best, *(row for row in beside if _may_reach(row, most)), *_deployable_rows(spec, timed)]
+    found += [] if spec.effective_batch is None else _accumulation_rows(spec, timed, spec.effective_batch)
     if bend is not None:
         smaller = [row for row in timed if row.batch_size < bend.batch_size]
         found += [bend, *(row for row in smaller if _may_reach(row, KNEE_SHARE * most))]
     return {row.batch_size for row in found}
 
 
-def _to_accumulate(spec: Spec, timed: Sequence[Row], size: int) -> list[Row]:
-    """Return the rows that may come to the effective batch the fastest."""
+def _accumulation_rows(spec: Spec, timed: Sequence[Row], size: int) -> list[Row]:
+    """Return the rows that may reach the effective batch the fastest."""
     divide = rows_that_reach(spec, timed, size)
     most = max((row.samples_per_s or 0.0 for row in divide), default=0.0)
     return [row for row in divide if _may_reach(row, most)]
 
 
 def _may_reach(row: Row, samples_per_s: float) -> bool:
-    """Whether a row may have this throughput, as far as one process tells."""
+    """Whether a row may have this throughput, within the uncertainty of one process."""
     return (row.samples_per_s or 0.0) * (1 + doubt_of_one_process(row)) >= samples_per_s
 
 
-def _to_deploy(spec: Spec, timed: Sequence[Row]) -> list[Row]:
-    """Return the rows that may be the fastest within ``--slo``: none slower than one that seems to be within."""
+def _deployable_rows(spec: Spec, timed: Sequence[Row]) -> list[Row]:
+    """Return the rows that may be the fastest within ``--slo``: none slower than a row that seems to meet it."""
     if spec.slo_ms is None:
         return []
     seem = [row for row in timed if (_latency_ms(spec, row) or inf) <= spec.slo_ms]
@@ -153,16 +153,16 @@ def _to_deploy(spec: Spec, timed: Sequence[Row]) -> list[Row]:
 
 
 def _latency_ms(spec: Spec, row: Row) -> float | None:
-    """Return the percentile of the latency; the longest while there are too few for it."""
+    """Return the percentile latency in milliseconds; the maximum if there are too few latencies for the percentile."""
     known_ms = percentile(row.latency_ms, spec.percentile)
     return max(row.latency_ms, default=None) if known_ms is None else known_ms
 
 
 def next_round(spec: Spec, rows: Sequence[Row], batch_sizes: Sequence[int], edge: Edge | None) -> tuple[int, list[int]]:
-    """Return which process of the rows is next, from 0, and the batch sizes that it times; none if all have ended.
+    """Return the number of the rows' next process, from 0, and the batch sizes that it times; empty if all have ended.
 
-    All take their turn before any is timed again, so that what changes with time falls on all alike. Then only those
-    that the answers rest on are timed again.
+    Every row takes its turn before any is timed again, so that drifts affect all rows alike. After that only the rows
+    that decide an answer are timed again.
     """
     by_size = {row.batch_size: row for row in rows}
     done = {size: len(by_size[size].timings) if size in by_size else 0 for size in batch_sizes}
@@ -177,9 +177,10 @@ def next_round(spec: Spec, rows: Sequence[Row], batch_sizes: Sequence[int], edge
 
 
 def ended(spec: Spec, rows: Sequence[Row], edge: Edge | None, *, over: bool = False) -> tuple[Row, ...]:
-    """Return the rows once each was timed, with what ended those that have no end of their own.
+    """Return the rows with the reasons of their ends, once each row was timed.
 
-    No answer rests on them, or they take a further process, unless the run is ``over``: the budget then ended them.
+    A row that wants more processes ends here if no answer depends on it. A row that decides an answer goes on, unless
+    the run is ``over``: the budget, if there is one, then ended it.
     """
     first = deciding(spec, rows, edge)
     late: RowEnd | None = "budget" if over and spec.budget_s is not None else None
@@ -190,5 +191,5 @@ def ended(spec: Spec, rows: Sequence[Row], edge: Edge | None, *, over: bool = Fa
 
 
 def wants_more(spec: Spec, row: Row) -> bool:
-    """Say whether a row takes a further process if an answer rests on it."""
+    """Whether a row would take a further process if an answer depends on it."""
     return row.failure is None and ended_by(spec, row) is None

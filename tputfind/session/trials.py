@@ -1,4 +1,4 @@
-"""Asks fresh processes about one spec on one device. Whatever becomes of them is an answer."""
+"""Trials and timings of one spec on one device, in fresh processes. A process that dies is a result too."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from tputfind.session.host_load import HostWatch
 from tputfind.units import format_bytes
 
 FIRST_TIMEOUT_S: Final = 600.0
-"""The first trial builds the model from a cold disk, and nothing is known of it yet."""
+"""Timeout of the first trial, in seconds: it builds the model from a cold disk, and there are no step times yet."""
 LEAST_TIMEOUT_S: Final = 30.0
 LEAST_OF_BUDGET_S: Final = 10.0
-"""Under ``--budget``, which has better uses than a trial that takes far longer than expected."""
+"""Minimum timeout under ``--budget``, in seconds: the budget has better uses than a trial that takes far too long."""
 _NEEDED: Final = 2.5
-"""Times what a trial takes: of the rest of ``--budget`` if another one starts, for itself and for a row."""
+"""A trial starts only if the rest of ``--budget`` is this many times its expected seconds: for itself and for a row."""
 TIMEOUT_FACTOR: Final = 4
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
-"""What other processes hold is the same as before up to this: one block that the CUDA allocator asks the device for."""
+"""Changes up to this in the memory of other processes are ignored: one block that the CUDA allocator requests."""
 UNSTEADY_ATTEMPTS: Final = 3
-"""Times a trial is repeated when other processes allocate or free device memory during it."""
+"""Maximum number of tries of a trial if other processes allocate or free device memory during it."""
 ALONE: Final = Barrier()
 
 
 class TrialRunner:
-    """Puts one spec's questions to fresh processes."""
+    """Runs one spec's trials and timings in fresh processes."""
 
     def __init__(self, children: Children, spec: Spec, environment: Environment) -> None:
-        """Take what is measured and where.
+        """Args: the server of processes, the spec, and its environment.
 
         Raises:
             BadRequest: ``--headroom`` leaves no memory.
@@ -59,7 +59,7 @@ class TrialRunner:
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
     def on_one_device(self) -> TrialRunner:
-        """Return what asks of the same work on the first of several devices by itself; on a CPU, on its share of it."""
+        """Return the runner for the first of several devices alone; on a CPU, for its part of the cores."""
         device = self.spec.devices[0]
         if self._can.on_host and device in ("auto", "cpu"):
             device = f"cpu:{cores.text(cores.split(cores.here(), self.spec.device_count)[0])}"
@@ -69,10 +69,10 @@ class TrialRunner:
         return TrialRunner(self._children, msgspec.structs.replace(self.spec, **fields), self._environment)
 
     def memory_of_others_bytes(self) -> int | None:
-        """Return what other processes hold of the device now, between two of ours; None where it cannot be told.
+        """Return the bytes of device memory that other processes hold now, between two of ours; None if unknown.
 
         Raises:
-            DeviceInUse: ``--strict``, and others hold some.
+            DeviceInUse: ``--strict``, and other processes hold memory.
         """
         others_bytes = health.memory_in_use_bytes(*self._environment.device_uuids)
         _check_others(self.spec, others_bytes)
@@ -87,14 +87,14 @@ class TrialRunner:
         memory_limit_bytes: int | None,
         taken: Sequence[Trial],
     ) -> Trial:
-        """Ask whether a batch fits: a process that dies or falls silent is a failed trial.
+        """Try in a fresh process whether a batch fits; a process that dies or exceeds its timeout is a failed trial.
 
-        It is asked again where other processes took or freed memory meanwhile. The first error of a kernel is asked
-        again too: a limit comes back at the same batch, and then further ones are believed. The trials that were
-        ``taken`` before say how long it may be silent.
+        The trial is repeated if other processes allocated or freed memory during it. The first kernel error is also
+        repeated: a true limit recurs at the same batch, and further kernel errors are then trusted. The trials
+        ``taken`` before set the timeout.
 
         Raises:
-            OutOfTime: the share of ``--budget`` in which trials may start is over.
+            OutOfTime: the part of ``--budget`` in which trials may start is over.
         """
         started_s = [trial.seconds for trial in taken if trial.failure is None]
         self._children.check_start(_NEEDED * median(started_s) if started_s else 0.0)
@@ -107,7 +107,7 @@ class TrialRunner:
         return trial
 
     def _try_steady(self, question: TryBatch, timeout_s: float) -> Trial:
-        """Ask until other processes neither took nor freed memory meanwhile, up to ``UNSTEADY_ATTEMPTS`` times."""
+        """Repeat a trial until the memory of other processes does not change, at most ``UNSTEADY_ATTEMPTS`` times."""
         for _ in range(UNSTEADY_ATTEMPTS):
             trial = self._try_once(question, timeout_s)
             if others_unchanged(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
@@ -132,10 +132,11 @@ class TrialRunner:
     def try_and_time(
         self, batch_size: int, passed: Passed | None, plan: Plan, taken: Sequence[Trial]
     ) -> Generator[Trial | Row]:
-        """Ask whether a batch fits, of a process that goes on to time it if it does: yield the trial, then the row.
+        """Try whether a batch fits, in a process that goes on to time it if it does: yield the trial, then the row.
 
-        There is no row if the batch does not fit, or if the process does not get that far: it is then timed in another.
-        Whoever leaves before the row ends the process. The trial is asked once, whatever others did meanwhile.
+        There is no row if the batch does not fit, or if the process ends early: the batch is then timed in another
+        process. Closing the generator before the row ends the process. The trial is not repeated if the memory of other
+        processes changed.
         """
         others_bytes = self.memory_of_others_bytes()
         limit_bytes = self.memory_limit_bytes
@@ -164,9 +165,9 @@ class TrialRunner:
                         )
 
     def diagnose(self, batch_size: int, failure: Failure) -> Diagnosis:
-        """Return how the model runs at a batch size at which it fails; errors as for ``worker.diagnosis``.
+        """Return the settings with which the model runs at a failed batch size; errors as for ``worker.diagnosis``.
 
-        One device is asked, unless all ranks fail alike: if one of them fails alone, the others wait for it in vain.
+        One device is used, unless all ranks fail alike: if one rank fails alone, the others wait for it in vain.
         """
         alone = self.spec.device_count > 1 and UNUSED_PARAMETERS not in failure.message
         spec = self.on_one_device().spec if alone else self.spec
@@ -182,12 +183,12 @@ class TrialRunner:
         *,
         barrier: Barrier = ALONE,
     ) -> Generator[Row]:
-        """Time batch sizes in one fresh process, up to the first that fails; its death fails the one under way.
+        """Time batch sizes in one fresh process, up to the first that fails; a dying process fails the current one.
 
-        The process may end before, with what it did so far, but not with nothing. ``number`` says which of a row's
-        processes it is, from 0, and ``plan`` what it times; the trials that were ``taken`` before say how long it may
-        be silent. Each row holds the one timing, with the device's health and the host's load during it. The process
-        meets those of other devices at the ``barrier``.
+        The process may end early with the batch sizes done so far, but with at least one. ``number`` is the number of
+        the rows' process, from 0, and ``plan`` sets the steps; the trials ``taken`` before set the timeout. Each row
+        holds one timing, with the device's health and the host's load during it. The process meets the processes of
+        other devices at the ``barrier``.
         """
         others_bytes = self.memory_of_others_bytes()
         sizes, limit_bytes, timed = tuple(batch_sizes), self.memory_limit_bytes, 0
@@ -212,16 +213,16 @@ class TrialRunner:
 
 
 def _trial_of(first: Timed | None) -> Trial:
-    """Return the trial that a process tells of first; ChildFailed if it tells of none."""
+    """Return the trial in a process's first answer; ChildFailed if there is none."""
     if first is None or first.trial is None:
         raise ChildFailed(Failure(kind="died", message="gave 0 answers to one question"))
     return first.trial
 
 
 def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilities | None) -> Diagnosis:
-    """Return how a model runs at a batch size at which it fails; errors as for ``worker.diagnosis``."""
+    """Return the settings with which a model runs at a failed batch size; errors as for ``worker.diagnosis``."""
     timeout_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
-    with suppress(ChildFailed):  # it crashes there too
+    with suppress(ChildFailed):  # the diagnosis crashes too
         return children.ask_one(Diagnose(spec, batch_size, can), Diagnosis, timeout_s)
     return Diagnosis()
 
@@ -229,7 +230,7 @@ def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilit
 def _rows(
     answers: Iterable[Timed], watch: health.Watch, host: HostWatch, barrier: Barrier, others_bytes: int | None
 ) -> Iterator[Row]:
-    """Yield a row of each batch, with what was seen of the device and the host during its throughput window."""
+    """Yield a row of each batch, with the state of the device and the host during its throughput window."""
     seen: Health | None = None
     others_busy_cores: float | None = None
     for answer in answers:
@@ -260,7 +261,7 @@ def row_of(
     others_busy_cores: float | None = None,
     all_busy_share: float | None = None,
 ) -> Row:
-    """Return the row of a batch size that one process timed, with what the parent saw meanwhile."""
+    """Return the row of a batch size that one process timed, with the parent's observations."""
     fields = msgspec.structs.asdict(batch)
     timing = fields.pop("timing")
     if timing is not None:
@@ -275,22 +276,25 @@ def row_of(
 
 
 def others_unchanged(then_bytes: int | None, now_bytes: int | None) -> bool:
-    """Return whether others hold as much of the device's memory at two moments; unknown is taken for as much."""
+    """Whether other processes hold as much device memory at two moments; unknown values count as equal."""
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 
 
 def timeout_s(batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
-    """Return how long a process may be silent: four times what the trials that were taken before let expect."""
+    """Return the timeout of a process's silence in seconds: four times the trial expected from earlier trials.
+
+    The timeout is at least ``least_s``; without an earlier trial it is ``FIRST_TIMEOUT_S``.
+    """
     seconds = expected_s(batch_size, taken)
     return FIRST_TIMEOUT_S if seconds is None else max(least_s, TIMEOUT_FACTOR * seconds)
 
 
 def expected_s(batch_size: int, taken: Sequence[Trial]) -> float | None:
-    """Return how many seconds a trial is expected to take, from earlier trials; None if none was answered.
+    """Return the expected seconds of a trial, from earlier trials; None if none was answered.
 
     The steps of a batch larger than all that passed grow at least in proportion, and faster if their times bend
-    upwards. Each earlier trial's seconds, which contain its own steps, are raised by the difference; the longest
-    result counts. Trials whose process ended without an answer do not count.
+    upwards. Each earlier trial's seconds, which contain its own steps, are raised by the difference; the longest result
+    counts. Trials whose process ended without an answer do not count.
     """
     answered = [trial for trial in taken if trial.failure is None or trial.failure.kind not in ("died", "timeout")]
     if not answered:
@@ -307,11 +311,11 @@ def expected_s(batch_size: int, taken: Sequence[Trial]) -> float | None:
 
 
 def check_memory(spec: Spec, environment: Environment) -> None:
-    """Make sure that the memory there is will do.
+    """Make sure that the available memory suffices.
 
     Raises:
         BadRequest: ``--headroom`` leaves none.
-        DeviceInUse: ``--strict``, and others hold some.
+        DeviceInUse: ``--strict``, and other processes hold memory.
     """
     _lowered_bytes(spec, environment)
     _check_others(spec, environment.memory_of_others_bytes)
@@ -326,7 +330,10 @@ def _check_others(spec: Spec, others_bytes: int | None) -> None:
 
 
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
-    """Return the limit of trials and rows; of the host's memory there always is one, the same for the whole run."""
+    """Return the memory limit of trials and rows in bytes, the same for the whole run; None for no limit.
+
+    Host memory is limited to its free bytes per device by default, if the device supports a limit.
+    """
     free_bytes = environment.memory_free_bytes
     if spec.memory_limit_bytes is not None or not environment.can.memory_limit or environment.can.own_memory:
         return spec.memory_limit_bytes
@@ -334,7 +341,7 @@ def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
 
 
 def _lowered_bytes(spec: Spec, environment: Environment) -> int | None:
-    """Return the limit that keeps ``--headroom`` free, a share being of all the memory that the search may use."""
+    """Return the limit in bytes that keeps ``--headroom`` free; a fraction is relative to the usable memory."""
     if spec.headroom is None or environment.memory_total_bytes is None:
         return None
     free_bytes = environment.memory_total_bytes - (environment.memory_of_others_bytes or 0)

@@ -1,6 +1,6 @@
-"""Variants timed in turn: a process of each is kept ready, and their short windows alternate in a balanced order.
+"""Variants timed in turn: one process of each is kept ready, and their short windows alternate in a balanced order.
 
-What slows one window slows its neighbours, and cancels in their ratio.
+A disturbance of one window also hits its neighbours, and cancels in their ratio.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from tputfind.record.spec import Spec
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
 
 WINDOW_S: Final = 0.02
-"""Shorter windows would be mostly steps that lead in; in longer ones more can happen to one and not to the other."""
+"""Seconds of a window: shorter windows would be mostly lead-in steps; longer ones let disturbances hit one variant
+only."""
 _FEWEST_BLOCKS: Final = 3
-"""So that one that was disturbed does not count."""
+"""Minimum number of blocks, so that one disturbed block does not decide."""
 _MOST_BLOCKS: Final = 100
 _OF_STARTING: Final = 2.0
-"""Windows take this many times as long as it took to start the processes: more would be better spent on others."""
+"""Windows take this many times the start-up time of the processes: more time is better spent on further processes."""
 _LONG_S: Final = 4.0
-"""Blocks that take longer together are enough, however few: steps so long are disturbed by nothing short."""
+"""Total seconds after which fewer blocks suffice: short disturbances do not matter for such long steps."""
 
 
 class Variant(NamedTuple):
-    """One way to run the work at a batch size; ``children`` asks its processes, and ``can`` is what its device does."""
+    """A variant at a batch size; ``children`` starts its processes, ``can`` holds the features of its device."""
 
     spec: Spec
     batch_size: int
@@ -48,7 +49,7 @@ class Variant(NamedTuple):
 
 
 class VariantFailed(Exception):
-    """Raised when a variant does not run, with its number."""
+    """Raised if a variant does not run; ``variant`` is its number."""
 
     def __init__(self, variant: int, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -57,21 +58,22 @@ class VariantFailed(Exception):
 
 
 def take_round(variants: Sequence[Variant], number: int, random: Random, *, together: bool = True) -> Round:
-    """Return what one fresh process of each variant did in turn; windows take about twice as long as starting did.
+    """Return the throughputs of one fresh process per variant, in turn; windows take about twice the start-up time.
 
     Args:
-        variants: what takes turns.
-        number: of the round, from 0; the first one checks outputs, and starts the variants in their order.
-        random: draws the orders in which they start, and in which windows are taken.
-        together: keep all processes ready. False has one after the other: memory may not do for all of them.
+        variants: the variants that take turns.
+        number: the number of the round, from 0; the first round checks outputs, and starts the variants in their order.
+        random: draws the order of the starts and of the windows.
+        together: keep all processes ready. If False, they run one after the other, for variants that do not fit
+            together.
 
     Raises:
-        VariantFailed: one of them does not run.
-        TputfindError: a process refused the question.
+        VariantFailed: a variant does not run.
+        TputfindError: a process refused the request.
         OutOfTime: the end that ``Children.end_within`` set has come.
     """
     order = list(range(len(variants)))
-    if number:  # a later variant that fails in the first round fails where those before it run
+    if number:  # in the first round, those before a failing variant have run
         random.shuffle(order)
     groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
@@ -83,7 +85,7 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
             for process in processes.values():
                 process.start()
             until_s = monotonic() + _OF_STARTING * (monotonic() - begin_s)
-            while _goes_on(done, until_s) if wanted is None else done < wanted:
+            while _needs_another_block(done, until_s) if wanted is None else done < wanted:
                 for index in order_of_block(group, random):
                     per_s[index].append(processes[index].window_per_s())
                 done += 1
@@ -95,42 +97,42 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
     return Round(tuple(map(tuple, per_s)))
 
 
-def _goes_on(done: int, until_s: float) -> bool:
-    """Return whether another block is taken."""
+def _needs_another_block(done: int, until_s: float) -> bool:
+    """Whether another block is taken."""
     left_s = until_s - monotonic()
     return done < _MOST_BLOCKS and (left_s > 0 or (done < _FEWEST_BLOCKS and (done == 0 or left_s > -_LONG_S)))
 
 
 class Duel:
-    """Two variants, and what was timed of them in turn."""
+    """Two variants, and their timings in turn."""
 
     def __init__(self, old: Variant, new: Variant) -> None:
-        """Take both; one that runs in another mode of autograd only is replaced by one in that mode."""
+        """Args: the two variants; a variant that runs only in another mode of autograd is later put in that mode."""
         self.variants = [old, new]
         self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
-        self.took_s = 0.0  # its last round
+        self.took_s = 0.0  # seconds of its last round
         self._together = True
 
     @property
     def batch_size(self) -> int:
-        """That of OLD."""
+        """Batch size of the old variant."""
         return self.variants[0].batch_size
 
     def goes_on(self, is_certain: Callable[[Tried], bool]) -> bool:
-        """Return whether another round is to be taken: somebody looks at the verdict after some of them only."""
+        """Whether another round is needed; the verdict is looked at only after the numbers of rounds in ``LOOKS``."""
         count = len(self.tried.turns.rounds)
         if self.tried.failure is not None or count >= LOOKS[-1]:
             return False
         return count not in LOOKS or not is_certain(self.tried)
 
     def take_round(self, random: Random) -> None:
-        """Take one more round, or find out why that cannot be, or how it can; errors as for ``take_round``."""
+        """Take one more round, or adapt to a failure or record it; errors as for ``take_round``."""
         turns, begin_s = self.tried.turns, monotonic()
         try:
             taken = take_round(self.variants, len(turns.rounds), random, together=self._together)
         except VariantFailed as failed:
             if self._together and for_want_of_memory(failed.failure):
-                self._together = False  # one after the other, each may have enough
+                self._together = False  # one after the other, each may have enough memory
             elif not self._runs_otherwise(failed):
                 self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
         else:
@@ -138,12 +140,12 @@ class Duel:
         self.took_s = monotonic() - begin_s
 
     def _runs_otherwise(self, failed: VariantFailed) -> bool:
-        """Return whether a variant that failed runs in another mode of autograd, and have it run so from now on."""
+        """Whether a failed variant runs in another mode of autograd; from now on it runs in that mode."""
         variant = self.variants[failed.variant]
         if failed.failure.kind != "error" or variant.spec.grad_mode != "inference":
             return False
         found = None
-        with suppress(BadRequest):  # other batch sizes may run: these are the ones that were asked for
+        with suppress(BadRequest):  # other batch sizes may run, but these were requested
             found = diagnosis_of(variant.children, variant.spec, variant.batch_size, variant.can).grad_mode
         if found is not None:
             spec = msgspec.structs.replace(variant.spec, grad_mode=found)
@@ -152,13 +154,13 @@ class Duel:
 
 
 def due(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:
-    """Yield the duels that are to take another round, until each is certain or there is no time for one more.
+    """Yield the duels that need another round, until each is certain or there is no time for one more.
 
     Args:
-        duels: those that go on take rounds by turns.
-        is_certain: whether what was timed needs no further round.
-        until_s: the end, by the monotonic clock; the first round of all is yielded in any case. Another one is expected
-            to take as long as the one before.
+        duels: the duels; those that go on take rounds by turns.
+        is_certain: whether the timings need no further round.
+        until_s: the end, by the monotonic clock in seconds; the very first round is always yielded. Another round is
+            expected to take as long as the one before.
     """
     while left := [duel for duel in duels if duel.goes_on(is_certain)]:
         for duel in left:
@@ -196,14 +198,14 @@ class _Process:
         self._next()
 
     def window_per_s(self) -> float:
-        """Let the process take one window; return its samples per second."""
-        with suppress(OSError):  # it died, which shows as it is heard
+        """Let the process take one window; return its throughput in samples/s."""
+        with suppress(OSError):  # the process died, which shows when it is read
             os.write(self._opener, b".")
         turn = self._next()
         return 1000 * turn.samples / fmean(turn.device_ms)
 
     def finish(self) -> None:
-        """Let the process end; see whether it has anything against its own windows."""
+        """Let the process end; raise VariantFailed if it rejects its own windows."""
         self._close_gate()
         try:
             for turn in self._answers:
