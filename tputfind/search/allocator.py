@@ -1,12 +1,12 @@
-"""A model of PyTorch's caching allocator: which requests it grants from a given amount of memory, and what it takes.
+"""A model of PyTorch's caching allocator: which requests it serves from a given memory, and how much it reserves.
 
-The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` for one stream and default settings, compared with what
-torch 2.11 did. Requests are rounded; small ones are served from segments of their own; the smallest free block that
-suffices is taken and what is left of it split off; free neighbours are merged. Where no block suffices the device is
-asked for a segment, and where it has no memory left, every segment that is free as a whole is given back first. With
-expandable segments there is one segment for small and one for large requests, and memory is put behind its addresses by
-pages. The allocator takes the lowest of equal free blocks, so the addresses that the NVIDIA driver gives decide which
-segments are free as a whole: ``Addresses`` models them.
+The rules are those of ``c10/cuda/CUDACachingAllocator.cpp`` for one stream and default settings, compared with torch
+2.11. Requests are rounded up; small requests have segments of their own; the allocator takes the smallest free block
+that suffices, splits off the rest, and merges free neighbours. If no block suffices, it requests a segment from the
+device; if the device has no memory left, it first frees every unused segment. With expandable segments there is one
+segment for small and one for large requests, and memory is mapped to its addresses by pages. Among free blocks of equal
+size the allocator takes the lowest, so that the addresses from the NVIDIA driver decide which segments become unused:
+``Addresses`` models them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from typing import Final, NamedTuple
 _MIB: Final = 2**20
 ROUND_BYTES: Final = 512
 SMALL_BYTES: Final = 1 * _MIB
-"""Requests up to this are small."""
+"""Maximum size of a small request."""
 SMALL_SEGMENT_BYTES: Final = 2 * _MIB
 LARGE_SEGMENT_BYTES: Final = 20 * _MIB
-"""For requests that are not small but below ``OWN_SEGMENT_BYTES``; also the page of an expandable segment of theirs."""
+"""Segment size of requests between ``SMALL_BYTES`` and ``OWN_SEGMENT_BYTES``; also the page size of their expandable
+segment."""
 OWN_SEGMENT_BYTES: Final = 10 * _MIB
 OWN_SEGMENT_ROUND_BYTES: Final = 2 * _MIB
 
 
 class Block:
-    """A stretch of a segment: allocated, free, or free and without memory behind it (in an expandable segment)."""
+    """A part of a segment: allocated, free, or, in an expandable segment, free and without memory mapped to it."""
 
     __slots__ = ("address", "after", "before", "free", "mapped", "size", "small")
 
@@ -43,7 +44,7 @@ class Block:
         self.after: Block | None = None
 
     def cut(self, size: int) -> Block:
-        """Shorten this to ``size`` and return the rest, which follows it."""
+        """Shorten this block to ``size`` and return the rest, which follows it."""
         rest = Block(self.address + size, self.size - size, small=self.small, mapped=self.mapped)
         rest.before, rest.after = self, self.after
         if rest.after is not None:
@@ -52,19 +53,19 @@ class Block:
         return rest
 
     def join(self, rest: Block) -> None:
-        """Take over the block that follows this."""
+        """Absorb the block that follows this one."""
         self.size += rest.size
         self.after = rest.after
         if self.after is not None:
             self.after.before = self
 
     def joins(self, other: Block) -> bool:
-        """Whether this and its neighbour are to be one block."""
+        """Whether this block and its neighbour are to be merged."""
         return other.free and other.mapped == self.mapped
 
 
 class _Pool:
-    """Free blocks of one kind, the smallest first, and of the same size the one with the lowest address."""
+    """Free blocks of one kind, ordered by size, then by address."""
 
     def __init__(self) -> None:
         self._keys: list[tuple[int, int]] = []
@@ -88,10 +89,10 @@ class _Pool:
 
 
 class CachingAllocator:
-    """The allocator of one device; ``limit_bytes`` is the memory that there is for it, and may change as it goes.
+    """The allocator of one device with ``limit_bytes`` of memory, which may change over time.
 
-    ``capped`` says whether the limit is one set by ``set_per_process_memory_fraction``: with expandable segments the
-    allocator then asks for all of a request to be free, and not just for what a segment has to grow by.
+    ``capped`` says whether ``set_per_process_memory_fraction`` set the limit. With expandable segments the allocator
+    then needs free memory for the whole request, and not only for the growth of the segment.
     """
 
     def __init__(self, limit_bytes: float, *, expandable: bool = False, capped: bool = False) -> None:
@@ -109,7 +110,7 @@ class CachingAllocator:
             self._unmapped[small][base] = Block(base, ADDRESSES, small=small, mapped=False)
 
     def allocate(self, size_bytes: int) -> Block | None:
-        """Return the block that serves a request, or None where there is no memory for it."""
+        """Return the block that serves a request; None if there is no memory for it."""
         size = rounded_bytes(size_bytes)
         small = size <= SMALL_BYTES
         block = self._best_fit(size, small=small) or self._new(size, small=small)
@@ -127,13 +128,13 @@ class CachingAllocator:
         return block
 
     def release(self, block: Block) -> None:
-        """Take back a block that was allocated."""
+        """Free an allocated block."""
         self.allocated_bytes -= block.size
         block.free = True
         self._add(block)
 
     def empty_cache(self) -> None:
-        """Give the device back what is free as a whole: segments, or pages of an expandable one."""
+        """Return unused memory to the device: unused segments, or unused pages of an expandable segment."""
         for pool in self._free.values():
             for block in list(pool.all_from(0)):
                 if self._expandable:
@@ -144,36 +145,36 @@ class CachingAllocator:
                     self._addresses.give_back(block.address, block.size)
 
     def start_anew(self) -> None:
-        """Give unused memory back, and count peaks from now on: what made the model may have held more than it does."""
+        """Release unused memory and restart the peaks: building the model may have taken more memory than the model."""
         self.empty_cache()
         self.peak_allocated_bytes, self.peak_reserved_bytes = self.allocated_bytes, self.reserved_bytes
 
     def _best_fit(self, size: int, *, small: bool) -> Block | None:
-        """Take the free block that suits best out of its pool."""
+        """Take the best free block for a size out of its pool; None if there is none."""
         pool = self._free[small]
         found = pool.first(size)
         if found is None:
             return None
-        if self._expandable:  # one that can still grow counts as large as it may become
+        if self._expandable:  # a block that can grow counts with the size that it may reach
             for other in islice(pool.all_from(size), 1, None):
-                if _when_grown(other) >= _when_grown(found):
+                if _growable_size(other) >= _growable_size(found):
                     break
                 found = other
         pool.remove(found)
         return found
 
     def _new(self, size: int, *, small: bool) -> Block | None:
-        """Return a block with new memory; None where the device has none."""
+        """Return a block with new memory; None if the device has none left."""
         taken = segment_bytes(size)
         if (self._capped or not self._expandable) and self.reserved_bytes + taken > self.limit_bytes:
             return None
         if self._expandable:
-            return self._grown(size, small=small)
+            return self._grow_segment(size, small=small)
         self._reserve(taken)
         return Block(self._addresses.take(taken), taken, small=small)
 
-    def _grown(self, size: int, *, small: bool) -> Block | None:
-        """Put memory behind the first addresses that are many enough, as far as they have none."""
+    def _grow_segment(self, size: int, *, small: bool) -> Block | None:
+        """Map memory to the first address range that is long enough, as far as it has none."""
         unmapped = self._unmapped[small]
         for address in sorted(unmapped):
             hole = unmapped[address]
@@ -187,10 +188,10 @@ class CachingAllocator:
             if block is not None:
                 self._free[small].remove(block)
             return block
-        return None  # more than there are addresses for
+        return None  # the request exceeds the addresses
 
     def _map(self, hole: Block, size: int) -> Block | None:
-        """Put memory behind the start of a hole, and return the free block that it is part of."""
+        """Map memory to the start of a hole; return the free block that contains it, or None beyond the limit."""
         taken = min(_up(min(size, hole.size), _page(hole)), hole.size)
         if self.reserved_bytes + taken > self.limit_bytes:
             return None
@@ -204,7 +205,7 @@ class CachingAllocator:
         return self._add(hole)
 
     def _unmap(self, block: Block) -> None:
-        """Give back the pages that lie wholly in a free block."""
+        """Return the pages that lie wholly in a free block to the device."""
         page = _page(block)
         start, end = _up(block.address, page), (block.address + block.size) // page * page
         if end <= start:
@@ -229,7 +230,7 @@ class CachingAllocator:
             unmapped[block.address] = block
 
     def _add(self, block: Block) -> Block:
-        """Add a free block to its pool, as one with its free neighbours, and return that."""
+        """Merge a free block with its free neighbours, add the result to its pool, and return it."""
         pool = self._free[block.small]
         before, after = block.before, block.after
         if before is not None and block.joins(before):
@@ -253,7 +254,7 @@ def rounded_bytes(size_bytes: int) -> int:
 
 
 def segment_bytes(size: int) -> int:
-    """Return the size of the segment that is asked for to serve a request."""
+    """Return the size in bytes of the segment that is requested for a rounded request."""
     if size <= SMALL_BYTES:
         return SMALL_SEGMENT_BYTES
     return LARGE_SEGMENT_BYTES if size < OWN_SEGMENT_BYTES else _up(size, OWN_SEGMENT_ROUND_BYTES)
@@ -263,14 +264,14 @@ def _page(block: Block) -> int:
     return SMALL_SEGMENT_BYTES if block.small else LARGE_SEGMENT_BYTES
 
 
-def _when_grown(block: Block) -> int:
-    """Return how large a block can become where addresses without memory follow it."""
+def _growable_size(block: Block) -> int:
+    """Return the size that a block can reach if addresses without memory follow it."""
     after = block.after
     return block.size + (after.size if after is not None and not after.mapped else 0)
 
 
 def _stretch(block: Block | None, enough: int) -> int:
-    """Return how many addresses from a block on are not allocated, up to enough."""
+    """Return the number of free addresses from a block on, counted up to at least ``enough``."""
     length = 0
     while block is not None and block.free and length < enough:
         length += block.size
@@ -284,11 +285,11 @@ def _up(count: int, multiple: int) -> int:
 
 _CHUNK_BYTES: Final = 32 * 2**20
 ADDRESSES: Final = 2**60
-"""More than there is memory."""
+"""Size of the address space; more than any memory."""
 
 
 class _Stretch(NamedTuple):
-    """Addresses from ``start`` up to ``end``."""
+    """Addresses from ``start`` up to ``end``, without ``end``."""
 
     start: int
     end: int
@@ -299,7 +300,7 @@ class _Stretch(NamedTuple):
 
 
 class _Run:
-    """Chunks that follow each other, the ``number``-th of such runs: what of it is free, and the longest of that."""
+    """Consecutive chunks, the ``number``-th such run: its free stretches, and the length of the longest (``room``)."""
 
     __slots__ = ("free", "number", "room", "whole")
 
@@ -314,14 +315,14 @@ _number = attrgetter("number")
 
 
 class Addresses:
-    """The addresses of one process, handed out as on an H200 with driver 580.
+    """The addresses of one process, assigned as on an H200 with driver 580.
 
-    They are taken in runs of chunks. A request is served by the newest run with a free stretch that suffices: from the
-    shortest one there, at its lower end. Without any it gets a new run, at the upper end of the highest gap that is
-    longer than the run. A run that is free again goes back whole.
+    The process takes them in runs of chunks. The newest run with a free stretch that suffices serves a request, at the
+    lower end of its shortest such stretch. If there is none, a new run is taken at the upper end of the highest gap
+    that is longer than the run. A run without segments is returned as a whole.
 
-    These rules tell where every one of 1 677 allocations went, asked for and given back at random. That a gap of just
-    the right length does not do is how a mapping is aligned: it is asked for with a chunk to spare.
+    These rules reproduce the addresses of all 1 677 allocations in a random sequence of allocations and frees. A gap of
+    exactly the right length does not suffice, since the driver aligns a mapping: it requests one chunk more.
     """
 
     def __init__(self) -> None:
@@ -343,7 +344,7 @@ class Addresses:
         return shortest.start
 
     def give_back(self, address: int, size: int) -> None:
-        """Take back the segment at this address."""
+        """Free the segment at this address."""
         run = self._owners.pop(address)
         _add(run.free, _Stretch(address, address + size))
         self._file(run)
@@ -361,7 +362,7 @@ class Addresses:
         return run
 
     def _file(self, run: _Run) -> None:
-        """Put a run where its longest free stretch says, after that may have changed."""
+        """Move a run to the list of its longest free stretch, which may have changed."""
         room = max((stretch.length for stretch in run.free), default=0)
         if room != run.room:
             self._by_room[run.room].remove(run)
@@ -370,7 +371,7 @@ class Addresses:
 
 
 def _add(stretches: list[_Stretch], added: _Stretch) -> None:
-    """Add a stretch to others in the order of their addresses, as one with those that it touches."""
+    """Insert a stretch into an ordered list, merged with the stretches that it touches."""
     index = bisect_left(stretches, added)
     if index < len(stretches) and stretches[index].start == added.end:
         added = _Stretch(added.start, stretches.pop(index).end)

@@ -1,4 +1,4 @@
-"""Find the edge: the largest batch that passes, with the next one tried and not passing."""
+"""Find the edge: the largest batch that fits, with the next larger one tried and not fitting."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,37 +7,39 @@ from typing import Final
 from tputfind.record.record import Edge, LimitedBy
 
 Ask = Callable[[int], LimitedBy | None]
-"""A question about one batch size: None where it passes, else what stands in its way."""
+"""A question about one batch size: None if it passes, else the reason why it fails."""
 Expect = Callable[[int, int | None], int | None]
-"""A forecast: from the largest batch known to pass (0 while there is none) and the smallest known not to (None while
-there is none) to the largest expected to pass; None where nothing can be said."""
+"""A forecast of the largest batch that passes, from the largest known to pass (0 if there is none yet) and the smallest
+known to fail (None if there is none yet). It returns None if it has no estimate."""
 
 MOST_GROWTH: Final = 16
-"""No batch is asked that is more than so many times the largest that passed: what a model does far from there, nobody
-has seen."""
+"""Maximum ratio of a trial's batch size to the largest that passed: the model's behaviour further away is unknown."""
 _BLIND_GROWTH: Final = 4
-"""The same where nothing is expected."""
+"""The same ratio without a forecast."""
 _SET_BACK: Final = 0.02
-"""Below a batch that failed against what was expected, the next one tried lies lower by this share, then twice it."""
+"""Relative step below a batch that failed against the forecast; it doubles with each further failure."""
 _TRUSTED: Final = 2
-"""A forecast below so many times the largest that passed is mostly right: the batch above it is then tried first,
-so that the last process of a search holds the largest batch, and can go on to time it.
-"""
+"""Maximum ratio of a forecast to the largest batch that passed at which the forecast is mostly right. The batch above
+the forecast is then tried first, so that the last process of a search holds the largest batch and can go on to time
+it."""
 _LEAST_LIMIT: Final = 8
 _LEAST_GRID: Final = 2**15
-"""Powers of two from here on are where limits mostly lie: the last that passes, or, of grids, the first that does not.
-"""
+"""Minimum powers of two that count as likely limits: as the last batch that passes, and, for grids of blocks, as the
+first that fails."""
 _NEAR_GRID: Final = 3 / 4
-"""Of a power of two that fails: if so many pass, no rounder number lies between, and that is the limit of a grid."""
+"""Fraction of a failing power of two: if a batch above it passes, no rounder number lies between, and the power is the
+limit of a grid."""
 _CREDIT: Final = 1
-"""Useless forecasts tolerated before bisection; each step that narrows the bracket earns one more."""
+"""Number of useless forecasts before bisection; each step that narrows the bracket adds one."""
 _NEAR_LATENCY: Final = 0.05
-"""Of a batch that takes too long: times scatter by as much, so that no batch just below it is asked about."""
+"""Fraction below a batch that is too slow at which the search ends: step times vary by as much."""
 _NEAR_TIMEOUT: Final = 1 / 3
-"""Of a batch that gave no answer in time: that there is one below it is all that more trials would tell."""
+"""Fraction below a batch that timed out at which the search ends: further trials would only confirm that smaller
+batches pass."""
 _NEAR: Final[dict[LimitedBy, float]] = {"latency": _NEAR_LATENCY, "timeout": _NEAR_TIMEOUT}
 _OF_SIZE: Final[tuple[LimitedBy, ...]] = ("memory", "host_memory", "latency", "timeout", "cap")
-"""What ends anywhere. What else stands in the way, an index or a kernel's limit, mostly does so at a round number."""
+"""Reasons that can apply from any batch size on. The others, such as index and kernel limits, mostly begin at a round
+number."""
 
 
 def find_edge(
@@ -54,38 +56,37 @@ def find_edge(
 ) -> Edge:
     """Return the largest multiple of ``granularity`` up to ``max_batch`` that passes both questions.
 
-    Asks the batch that is forecast to be the last, and then the next one, or first the next one if the forecast is less
-    than twice the largest that passed; but never more than 16 times the largest that passed. Where each forecast is
-    contradicted by the next answer, the questions move away from it by 1, 4, 16, ... steps. Without a forecast it takes
-    four times as many until a batch does not pass, then bisects; ``linear`` counts up instead. A forecast only chooses
-    where to look. Where it brings the search no further than bisection would have, it loses credit, and without credit
-    it waits until a step of that has earned some (as in Brent's method for roots: bad guesses cost little more than
-    none). What is no matter of size, such as an index or a kernel's limit, is looked for at
-    ``index_limits`` and the roundest numbers.
+    The search tries the batch that is forecast to be the largest, then the next one; if the forecast is less than twice
+    the largest that passed, it tries the next one first. No trial exceeds 16 times the largest that passed. If answers
+    keep contradicting the forecasts, trials move away from them by 1, 4, 16, ... steps. Without a forecast, the search
+    multiplies by four until a batch fails, then bisects; ``linear`` counts up instead. A forecast only chooses the next
+    trial. If it narrows the bracket no more than bisection would, it loses credit, and without credit the search
+    bisects until a step earns some (as in Brent's method for roots: bad guesses cost little). Index and kernel limits
+    are searched at ``index_limits`` and at the roundest numbers.
 
-    Where larger batches fit again beyond one that does not, the forecast may expect so. One is then tried, and if it
-    passes the search goes on there.
+    If the forecast expects that a larger batch fits again beyond one that fails, one such batch is tried; if it passes,
+    the search goes on there.
 
-    The batch left over is put to ``prove``, the longer question. Where it fails there although it passed ``ask``, short
-    answers are not to be relied on, and the search goes on below with ``prove`` alone.
+    The result is put to ``prove``, the longer question. If it fails there although it passed ``ask``, short trials are
+    unreliable, and the search goes on below with ``prove`` alone.
 
-    Where the batch above takes too long, the search ends within 5 % below it: an exact batch would be one of that day.
-    Where it gave no answer in time, it ends within a third. Where no end is in sight, it ends before a batch that is
-    not ``worth`` a trial.
+    If the batch above is too slow, the search ends within 5 % below it, since step times vary by as much. If that batch
+    timed out, the search ends within a third. If there is no limit in sight, it ends before a batch that is not
+    ``worth`` a trial.
 
-    Neither question is asked twice of a batch. For an edge e >= 1 that both questions agree on, ``ask`` is called at
-    most 2 ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the
-    answers are not monotone, the result is still an edge with both sides tried.
+    No batch gets the same question twice. For an edge e >= 1 that both questions agree on, ``ask`` is called at most 2
+    ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the answers
+    are not monotone, the result is still an edge with both sides tried.
 
     Args:
         ask: a short trial of a batch size.
         prove: the full run of a batch size.
         granularity: the step of the answer, at least 1.
-        max_batch: the cap, at least ``granularity``; no larger batch is tried.
+        max_batch: the maximum batch size that is tried, at least ``granularity``.
         linear: count up one step at a time.
-        first: a guess at the answer, or a batch that is answered already: it is asked before all others.
-        forecast: what to expect from what is known.
-        worth: says of a batch, where none is known to fail, whether it is to be tried; all are, where it is None.
+        first: a guess at the answer, or a batch whose answer is recorded: it is tried first.
+        forecast: the forecast from the answers so far; None for a search without forecasts.
+        worth: whether to try a batch while none is known to fail; None tries all.
         index_limits: returns the batch sizes, in ascending order, beyond which a tensor has more elements than 32 bits
             count.
     """
@@ -103,13 +104,13 @@ def find_edge(
     limited_by = search.failed[search.fails_at]
     if search.fails_at > search.cap:
         return Edge(largest_batch=proven * granularity, limited_by=limited_by)
-    return _between(proven * granularity, search.fails_at * granularity, limited_by, granularity)
+    return _edge_between(proven * granularity, search.fails_at * granularity, limited_by, granularity)
 
 
 def bracket(answers: Mapping[int, LimitedBy | None], granularity: int) -> Edge | None:
-    """Return the edge as far as answers tell: the largest that passes, and the smallest beyond it that does not.
+    """Return the edge by some answers: the largest batch that passes, and the smallest beyond it that fails.
 
-    None where nothing passes.
+    Returns None if no batch passes.
     """
     passes = max((size for size, obstacle in answers.items() if obstacle is None), default=0)
     beyond = {size: obstacle for size, obstacle in answers.items() if size > passes and obstacle is not None}
@@ -118,20 +119,18 @@ def bracket(answers: Mapping[int, LimitedBy | None], granularity: int) -> Edge |
     if not beyond:
         return Edge(largest_batch=passes, limited_by="cut_short", closed=False)
     fails_at = min(beyond)
-    return _between(passes, fails_at, beyond[fails_at], granularity)
+    return _edge_between(passes, fails_at, beyond[fails_at], granularity)
 
 
-def _between(passes: int, fails_at: int, limited_by: LimitedBy, granularity: int) -> Edge:
-    """Return the edge between a batch size that passes and one that does not: closed where nothing worth asking lies
-    between.
-    """
+def _edge_between(passes: int, fails_at: int, limited_by: LimitedBy, granularity: int) -> Edge:
+    """Return the edge between a passing and a failing batch size; closed if no batch between is worth a trial."""
     near = _NEAR_LATENCY * fails_at if limited_by == "latency" else 0.0
     closed = fails_at - passes <= max(granularity, near)
     return Edge(largest_batch=passes, limited_by=limited_by, fails_at=fails_at, closed=closed)
 
 
 class _Search:
-    """What is known of batch sizes, in steps of the granularity, and what to ask next."""
+    """The answers so far, in steps of the granularity, and the choice of the next batch to try."""
 
     def __init__(
         self,
@@ -150,11 +149,11 @@ class _Search:
         self._guess = min(max(0, guess), cap) or None
         self._credit = _CREDIT
         self._expected = False
-        """Whether a forecast, or the guess, chose what was asked last."""
+        """Whether a forecast, or the guess, chose the last trial."""
         self._above = 0
-        """Answers in a row that passed where a forecast said that hardly more would."""
+        """Number of consecutive answers that passed although a forecast expected hardly any larger batch to pass."""
         self._below = 0
-        """Answers in a row that failed."""
+        """Number of consecutive answers that failed."""
 
     @property
     def passes(self) -> int:
@@ -163,22 +162,22 @@ class _Search:
 
     @property
     def fails_at(self) -> int:
-        """The smallest beyond it that does not."""
+        """The smallest beyond ``passes`` that fails."""
         return min(unit for unit in self.failed if unit > self.passes)
 
     @property
     def open(self) -> bool:
-        """Whether there is anything between the two that is worth asking about."""
+        """Whether a number between the two is worth a trial."""
         near = _NEAR.get(self.failed[self.fails_at], 0.0) * self.fails_at
         return self.fails_at - self.passes > max(1, near)
 
     @property
     def _wide(self) -> bool:
-        """Whether a step up tells more than halving."""
+        """Whether a step up narrows the bracket more than halving."""
         return self.fails_at > self.cap or self.fails_at > _BLIND_GROWTH * max(1, self.passes)
 
     def plain(self, *, linear: bool, near: bool = False) -> int:
-        """Return what to ask where nothing is expected; ``near`` the batch that fails, where all spoke for it."""
+        """Return the next trial without a forecast; ``near`` stays close to the failing batch."""
         passes, fails_at = self.passes, self.fails_at
         if linear:
             return passes + 1
@@ -186,7 +185,7 @@ class _Search:
         if not passes:
             return max(1, fails_at // _BLIND_GROWTH) if of_size and fails_at <= self.cap else 1
         if not of_size:
-            unit = self._at_a_limit()
+            unit = self._next_at_limit()
         elif fails_at > self.cap:
             unit = _BLIND_GROWTH * passes
         else:
@@ -195,10 +194,10 @@ class _Search:
                 unit = max(unit, math.floor(fails_at * (1 - _SET_BACK * (1 << max(0, self._below - 1)))))
         return min(max(unit, passes + 1), fails_at - 1, max(MOST_GROWTH * passes, passes + 1))
 
-    def _at_a_limit(self) -> int:
-        """Return what to ask where an index or a kernel sets the limit.
+    def _next_at_limit(self) -> int:
+        """Return the next trial if an index or a kernel sets the limit.
 
-        That is the middle of the batch sizes at which a tensor grows past 32 bits, or else the roundest number.
+        This is the middle one of the batch sizes at which a tensor grows past 32 bits, or else the roundest number.
         """
         passes, fails_at = self.passes, self.fails_at
         limits = {size // self._granularity for size in self._index_limits()}
@@ -211,16 +210,16 @@ class _Search:
         return inside[len(inside) // 2] if inside else _roundest(passes, fails_at)
 
     def next(self, *, linear: bool) -> int | None:
-        """Return what to ask; None where both sides of the edge are known, and nothing is expected beyond."""
+        """Return the next trial; None if both sides of the edge were tried, and no larger batch is expected to pass."""
         guess, self._guess = self._guess, None
         credit = self._credit > (0 if self.open else _CREDIT)
-        expected = guess or (self._next_expected() if credit else None)
+        expected = guess or (self._next_forecast() if credit else None)
         misled = self._expected and expected is None and credit and self.failed[self.fails_at] == "memory"
         self._expected = expected is not None
         return expected or (self.plain(linear=linear, near=misled) if self.open else None)
 
-    def _next_expected(self) -> int | None:
-        """Return what is expected to be the last that passes, or the next one where that has passed."""
+    def _next_forecast(self) -> int | None:
+        """Return the batch forecast to be the largest that passes, or the next if that has passed; None without one."""
         if self._forecast is None or not self.passes or not (self.open or self.failed[self.fails_at] == "memory"):
             return None
         known_to_fail = self.fails_at * self._granularity if self.open and self.fails_at <= self.cap else None
@@ -234,7 +233,7 @@ class _Search:
         lowest = self.passes + (1 << 2 * max(0, self._above - 1))
         highest = self.fails_at - (1 << 2 * max(0, self._below - 1))
         if unit >= highest and self.failed[self.fails_at] not in _OF_SIZE:
-            return None  # of what stands in the way there, a forecast says nothing
+            return None  # a forecast knows memory and time, but not this limit
         if known_to_fail is None and unit < _TRUSTED * self.passes:
             unit += 1
         if highest <= lowest:
@@ -242,7 +241,7 @@ class _Search:
         return min(max(unit, lowest), highest, most)
 
     def learn(self, unit: int, obstacle: LimitedBy | None) -> None:
-        """Take an answer, and give or take credit for it."""
+        """Record an answer, and add or remove credit for it."""
         passes, width, wide, was_open = self.passes, self.fails_at - self.passes, self._wide, self.open
         if obstacle is None:
             near = self._expected and unit < MOST_GROWTH * passes
@@ -256,7 +255,7 @@ class _Search:
             if unit == passes:
                 self._passed.pop()
         if not was_open and obstacle is not None:
-            self._forecast = None  # one look beyond the edge is enough
+            self._forecast = None  # one trial beyond the edge is enough
         doubled = self.passes >= 2 * max(1, passes) or passes == 0 < self.passes
         halved = not self._wide and (wide or 2 * (self.fails_at - self.passes) <= width + 1)
         if was_open and (doubled or halved):
@@ -266,7 +265,7 @@ class _Search:
 
 
 def _roundest(low: int, high: int) -> int:
-    """Return the number between two, neither of them, that the largest power of two divides."""
+    """Return the number strictly between two that is divisible by the largest power of two."""
     power = 1
     while (low // (2 * power) + 1) * 2 * power < high:
         power *= 2

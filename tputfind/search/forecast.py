@@ -1,4 +1,4 @@
-"""What a search may expect, from the trials taken so far: the largest batch that their traces and times allow."""
+"""Forecasts of the largest batch from the traces and step times of trials so far."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,29 +10,30 @@ from tputfind.search.edge import find_edge
 from tputfind.search.replay import Forecast, Memory, memory_below, readable, right_about
 
 FIRST_BATCH: Final = 61
-"""Where traces can be had, the first trial is of about this batch size: small enough to cost little, large enough for
-the kernels of larger ones, and a prime number, so that what it divides is what follows the batch size."""
+"""Batch size of the first trial if traces are available: small enough to cost little, large enough for the kernels of
+larger batches, and prime, so that a size divisible by it follows the batch size."""
 _LAST_BYTES: Final = 2**20
-"""NVIDIA's driver cannot give out the last MiB of a device."""
+"""The last MiB of a device, which NVIDIA's driver cannot allocate."""
 _MOST_MISSING_BYTES: Final = 64 * 2**20
 _LESS_BYTES: Final = (0, *(2**power for power in range(20, 27)))
 _FULL: Final = 0.9
-"""Of a device's memory: an allocator that has taken more gives unused blocks back before it takes more, and what it
-holds tells no longer what a batch needs."""
+"""Fraction of a device's memory: an allocator that holds more frees unused blocks before it takes more, so that its
+reserved bytes no longer show the need of a batch."""
 _MOST_ELEMENTS: Final = 2**31 - 1
 _SAMPLES: Final = 256
-"""Batch sizes on either side of an edge that are forecast, to see whether fits and fails alternate there."""
+"""Number of batch sizes on either side of an edge that are forecast, to see whether fits and failures alternate
+there."""
 
 Fits = Callable[[int], bool]
 
 
 class Known(NamedTuple):
-    """What is known, and what is asked.
+    """The answers so far, and the limits of the question.
 
-    ``trials`` are those that a forecast may learn from, under whatever limit, ``passes`` the answers under the limit
-    that is asked about; what failed of something else than memory and time is not among them. ``limit_bytes`` is that
-    limit, None where there is none but the device's own ``memory_bytes``; ``most_ms`` what a step may take at the most.
-    ``expandable`` asks about segments of that kind or the other, None about the trials' own.
+    ``trials`` are trials under any limit from which a forecast may learn. ``passes`` are the answers under the limit in
+    question, without failures for other reasons than memory and time. ``limit_bytes`` is that limit, or None for the
+    device's own ``memory_bytes``; ``most_ms`` is the maximum step time. ``expandable`` selects the kind of segments, or
+    None for that of the trials.
     """
 
     trials: Sequence[Trial]
@@ -46,24 +47,24 @@ class Known(NamedTuple):
 
 
 def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
-    """Return the batch size that is expected to be the edge; None where nothing can be said.
+    """Return the expected largest batch; None if there is no forecast, or if it contradicts a failure.
 
-    It is the one that doubling and bisection would come to if all were as forecast: where larger batches fit again
-    beyond one that does not, the answer is then the same as without a forecast. Where no end is in sight it is the
-    largest that may be tried.
+    The result is the one that doubling and bisection would find if every forecast were true: if larger batches fit
+    again beyond one that fails, the answer is then the same as without a forecast. Without a limit in sight, the result
+    is the largest batch that may be tried.
 
     Args:
-        known: what is known.
+        known: the answers so far, and the limits of the question.
         passes: the largest batch size that passes, or 0.
-        fails: the smallest beyond it that does not. None where there is none yet, and where it is asked whether larger
-            ones pass again: of a forecast that is wrong about any that is known not to, nothing is expected then.
+        fails: the smallest batch size beyond it that fails. None if there is none yet, or to look for larger batches
+            that fit again: the forecast must then agree with all known failures beyond ``passes``.
     """
     expected = _expectation(known)
     if expected is None:
         return None
     beyond = [size for size, passed in known.passes.items() if size > passes > 0 and not passed]
     if any(expected(size) for size in (beyond if fails is None else [fails])):
-        return None  # it is wrong about what is known
+        return None  # the forecast contradicts a known failure
 
     def fits(batch_size: int) -> bool:
         known_to = known.passes.get(batch_size)
@@ -79,8 +80,8 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
 def index_limits(traces: Sequence[Trace], element_bytes: Collection[int]) -> list[int]:
     """Return the batch sizes beyond which some tensor has more elements than 32 bits count, in ascending order.
 
-    They are those of tensors that grow in proportion to the batch, by the request for each in the latest trace that is
-    complete, and ``element_bytes``: the bytes that an element may have. There are none without a trace.
+    Such a tensor grows in proportion to the batch; its elements follow from its request in the latest complete trace
+    and from ``element_bytes``, the possible bytes of an element. The list is empty without a trace.
     """
     trace = next((trace for trace in reversed(traces) if trace.complete), None)
     if trace is None or not readable(trace):
@@ -96,10 +97,10 @@ def index_limits(traces: Sequence[Trace], element_bytes: Collection[int]) -> lis
 
 
 class NonMonotonic(NamedTuple):
-    """One batch size on either side of an edge that does not follow it; None where there is none.
+    """One batch size on either side of an edge that breaks the order of fits and failures; None if there is none.
 
-    ``fails`` is the smallest seen above half the edge that does not fit, ``fits`` the largest seen that does, up to one
-    and a half times the edge.
+    ``fails`` is the smallest batch size found above half the edge that does not fit, ``fits`` the largest found that
+    does, up to one and a half times the edge.
     """
 
     fails: int | None
@@ -107,10 +108,10 @@ class NonMonotonic(NamedTuple):
 
 
 def expected_non_monotonic(known: Known, edge: int) -> NonMonotonic:
-    """Return what is expected around an edge; nothing where the forecast is wrong about any answer that is known.
+    """Return the expected exceptions around an edge; none if the forecast contradicts any known answer.
 
-    What the allocator holds in pieces makes smaller batches fail, and larger ones fit again. No search could afford to
-    try all of them, and bisection takes no notice.
+    Fragmented memory makes smaller batches fail and larger ones fit again. No search could afford to try all of them,
+    and bisection does not see them.
     """
     expected = _expectation(known) if edge else None
     if expected is None or any(expected(size) != passed for size, passed in known.passes.items()):
@@ -119,7 +120,7 @@ def expected_non_monotonic(known: Known, edge: int) -> NonMonotonic:
 
 
 def non_monotonic_where(fits: Fits, edge: int, *, granularity: int, max_batch: int) -> NonMonotonic:
-    """Return what a few hundred batch sizes on either side of an edge, evenly apart, tell."""
+    """Return the exceptions among up to 256 evenly spaced batch sizes on either side of an edge."""
     step = granularity * max(1, math.ceil(edge / 2 / granularity / _SAMPLES))
     below = range(edge - step, edge // 2, -step)
     above = range(edge + step, min(edge + edge // 2, max_batch) + 1, step)
@@ -129,7 +130,7 @@ def non_monotonic_where(fits: Fits, edge: int, *, granularity: int, max_batch: i
 
 
 def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
-    """Return the edge that doubling and bisection come to, or 0."""
+    """Return the edge that doubling and bisection find, or 0."""
 
     def ask(batch_size: int) -> LimitedBy | None:
         return None if fits(batch_size) else "memory"
@@ -138,23 +139,23 @@ def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
 
 
 def _expectation(known: Known) -> Fits | None:
-    """Return what is expected of a batch size, by memory and by time; None where nothing can be said."""
-    by_memory, by_time = _by_memory(known), _by_time(known)
+    """Return whether a batch size is expected to fit, by memory and by time; None without any forecast."""
+    by_memory, by_time = _memory_forecast(known), _time_forecast(known)
     if by_memory is None and by_time is None:
         return None
     return lambda size: (by_memory is None or by_memory(size)) and (by_time is None or by_time(size))
 
 
-def _by_memory(known: Known) -> Fits | None:
-    """Forecast by traces, where the model of the allocator is right about what their trials took; else by a line."""
-    traces = [trial.trace for trial in known.trials if trial.trace is not None and _trusted(trial)]
+def _memory_forecast(known: Known) -> Fits | None:
+    """Forecast by memory, from the traces that the allocator model reproduces; without any, from peaks of memory."""
+    traces = [trial.trace for trial in known.trials if trial.trace is not None and _is_trusted(trial)]
     if traces:
         by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
         latest = traces[-1]
         expandable = latest.expandable if known.expandable is None else known.expandable
         memory = Memory(known.limit_bytes or _memory_bytes(traces), expandable, capped=known.limit_bytes is not None)
         complete = any(trace.complete for trace in traces)
-        return _agreeing(Forecast(by_size.values(), memory), known.passes) if complete else None
+        return _adjust_memory(Forecast(by_size.values(), memory), known.passes) if complete else None
     limit_bytes = known.limit_bytes or known.memory_bytes
     if limit_bytes is None:
         return None
@@ -166,10 +167,11 @@ def _by_memory(known: Known) -> Fits | None:
     return _below(allocated if full and allocated else reserved, limit_bytes)
 
 
-def _agreeing(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:
-    """Return the forecast, of a bit less memory where only that agrees with a batch that is known not to fit.
+def _adjust_memory(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:
+    """Return the forecast, with less memory if it then agrees with all batches that are known not to fit.
 
-    A trial that gave all unused memory back before it was refused tells less about the end of the memory.
+    The reduction is the smallest that suffices, up to 64 MiB; a capped limit is not reduced. It is needed because a
+    trial that freed all unused memory before its refusal does not show the exact end of the memory.
     """
     failed = [size for size, passed in passes.items() if not passed]
     memory = forecast.memory
@@ -181,8 +183,9 @@ def _agreeing(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:
 
 
 def _memory_bytes(traces: Sequence[Trace]) -> int:
-    """Return the bytes that a process can have of the device: NVML's total without the last MiB, or less if a trial was
-    refused less. If more than a few MiB are missing, the cause is another one.
+    """Return the bytes of the device that a process can have: NVML's total without the last MiB, or less.
+
+    The result is less if a trial was refused within 64 MiB of the total; a larger difference has another cause.
     """
     told_bytes = traces[-1].memory_bytes
     refused = [memory_below(trace) for trace in traces if not trace.capped]
@@ -190,32 +193,32 @@ def _memory_bytes(traces: Sequence[Trace]) -> int:
     return min([told_bytes - _LAST_BYTES, *(held - 1 for held in near)])
 
 
-def _trusted(trial: Trial) -> bool:
+def _is_trusted(trial: Trial) -> bool:
     trace, peak_bytes = trial.trace, trial.peak_reserved_bytes
     if trace is None or not trace.complete:
         return trace is not None and readable(trace)
     return peak_bytes is not None and right_about(trace, peak_bytes)
 
 
-def _by_time(known: Known) -> Fits | None:
+def _time_forecast(known: Known) -> Fits | None:
     if known.most_ms is None:
         return None
     times = {trial.batch_size: trial.step_ms for trial in known.trials if trial.step_ms is not None}
-    # From one batch size alone, a step is taken to grow as the batch does, which is more than it will.
+    # With a single batch size, a step is assumed to grow in proportion to the batch, which is an upper bound.
     return _below(times if len(times) != 1 else {0: 0.0, **times}, known.most_ms)
 
 
 def _below(points: Mapping[int, float], limit: float) -> Fits | None:
-    """Say what stays within a limit as the points go on; None where nothing can be said of that."""
+    """Return whether the points, extrapolated, stay within a limit; None if they cannot be extrapolated."""
     goes_on = going_on(points)
     return None if goes_on is None else lambda size: goes_on(size) <= limit
 
 
 def going_on(points: Mapping[int, float]) -> Callable[[int], float] | None:
-    """Follow what was measured at some batch sizes on to larger ones; None where there are not two.
+    """Return the extrapolation of measured points to larger batch sizes; None with fewer than two points.
 
-    It goes on as the parabola through the largest, one of at most half its size and the smallest, or as the line
-    through the first two where that does not bend upwards; what does not rise stays.
+    The curve is the parabola through the largest point, the largest of at most half its size, and the smallest point,
+    or the line through the first two if the parabola does not bend upwards. A falling curve counts as constant.
     """
     if len(points) < 2:
         return None

@@ -1,7 +1,7 @@
-"""Forecast which batch sizes fit, from what trials asked of the memory allocator.
+"""Forecast which batch sizes fit, from the requests of trials to the memory allocator.
 
-A trace of one batch size, its requests scaled to another and put to a model of the allocator, tells whether that one
-would fit. The idea of replaying a trace through the allocator's rules is xMem's (arXiv 2510.21048).
+A trace of one batch size is scaled to another batch size and replayed in a model of the allocator, which shows whether
+that batch size would fit. The idea of replaying a trace through the allocator's rules is xMem's (arXiv 2510.21048).
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from tputfind.record.trace import Event, Trace
 from tputfind.search.allocator import Block, CachingAllocator, rounded_bytes
 
 _TOLERANCE_BYTES: Final = 2 * 2**20
-"""The model may be wrong by this about what a trial took, and is not used for its like where it is wrong by more."""
+"""Maximum error of the model in the reserved bytes of a trial; with a larger error, the model is not used for the
+trace."""
 _NEAR: Final = 2.0
-"""Batch sizes within this factor of each other."""
+"""Maximum ratio of two batch sizes that count as near."""
 _FOLLOWS: Final = 0.05
-"""A size follows a power of the batch size if it does so within this share."""
+"""Maximum relative error at which a size counts as following a power of the batch size."""
 _HIGHEST_POWER: Final = 3.2
-"""What grows faster from one trace to another is another tensor at the same place."""
+"""Maximum exponent of growth between two traces; a faster growth means that another tensor has the same place."""
 _POWERS: Final = (1, 2, 3)
 _PADDINGS: Final = (1, 8, 16, 32, 64, 128, 256)
-"""Multiples that models and libraries round a batch size up to."""
+"""Multiples to which models and libraries round a batch size up."""
 _LAWS: Final = ((1, 0), *product(_PADDINGS, _POWERS))
-"""How sizes may grow exactly: a padding, and the power of the padded batch size; of equal ones the first."""
+"""Exact laws of growth: a padding, and the power of the padded batch size; among equally good laws, the first."""
 _TELLING_PRIME: Final = 53
-"""Where a prime batch size is no smaller, no size divides by its square by chance."""
+"""Minimum prime batch size at which a size divisible by its square is no coincidence."""
 
 
 class Memory(NamedTuple):
-    """The memory that a process can have of its device in all, and how the allocator takes its part.
+    """The device memory that a process can have in total, and the mode of its allocator.
 
-    ``capped`` says whether the limit is one set on the allocator, and not the end of the device's memory.
+    ``capped`` says whether the limit was set on the allocator, instead of being the end of the device's memory.
     """
 
     limit_bytes: int
@@ -44,7 +45,7 @@ class Memory(NamedTuple):
 
 
 class Replay(NamedTuple):
-    """What the model of the allocator says of a batch size."""
+    """The result of the allocator model for a batch size."""
 
     fits: bool
     peak_allocated_bytes: int
@@ -52,10 +53,10 @@ class Replay(NamedTuple):
 
 
 class Program:
-    """The requests of one trace, which can be replayed at any batch size; other traces help to tell how they grow."""
+    """The requests of one trace, which can be replayed at any batch size; other traces show how the requests grow."""
 
     def __init__(self, trace: Trace, *others: Trace) -> None:
-        """Read a trace, and others from the nearest batch size to the farthest; ValueError if one cannot be read."""
+        """Args: a trace, and others by distance of their batch sizes. Raises ValueError if one is invalid."""
         self.trace = trace
         self._events = list(trace.events())
         self._transient = _transient(self._events)
@@ -66,19 +67,19 @@ class Program:
         self._growth_of = [places[growth] for growth in growths]
 
     def replay(self, batch_size: int, memory: Memory) -> Replay:
-        """Return what becomes of a batch size.
+        """Return the result for a batch size.
 
-        A request that nothing else is asked for before it is given back is some library's workspace. Where there is no
-        memory for it, the library does with less: it does not count.
+        A request that is freed before any other request is the workspace of a library. If there is no memory for it,
+        the library uses a smaller one: the request does not count.
         """
         allocator = CachingAllocator(memory.limit_bytes, expandable=memory.expandable, capped=memory.capped)
         fits = self._run(allocator, batch_size, memory.limit_bytes)
         return Replay(fits, allocator.peak_allocated_bytes, allocator.peak_reserved_bytes)
 
     def allocated_at_peak(self, batch_size: int, kinds: Mapping[int, str]) -> dict[str, int]:
-        """Return the bytes by kind at the moment of a batch size at which most are allocated, without any limit.
+        """Return the bytes by kind at the peak of allocated memory of a batch size, without any limit.
 
-        ``kinds`` are those of allocations, by number; the others of the fixed ones are ``weights``, all others
+        ``kinds`` maps numbers of allocations to kinds; other fixed allocations are ``weights``, all others
         ``activations``.
         """
         sizes = self._sizes(batch_size)
@@ -99,9 +100,10 @@ class Program:
         return peak
 
     def lacked_bytes(self) -> int | None:
-        """Return what the process would have held with the request that ended it, where the model grants that.
+        """Return an exclusive upper bound of the device's memory in bytes: the total with the request that was refused.
 
-        The device has less then. None where the model refuses it too, or grants it from what the process had.
+        Returns None if no request was refused, or if the model refuses it too or serves it from memory that the process
+        had.
         """
         trace, last = self.trace, self._events[self._last] if self._last is not None else None
         if trace.complete or last is None or last.kind != "refused":
@@ -143,36 +145,38 @@ class Program:
         return True
 
     def _sizes(self, batch_size: int) -> list[int]:
-        """Return the size of every allocation at a batch size: most grow as others do."""
+        """Return the size of every allocation at a batch size; equal laws of growth are computed once."""
         sizes = []
         for padding, terms in self._distinct:
-            padded = float(_padded(batch_size, padding))
+            padded = float(_pad(batch_size, padding))
             sizes.append(max(1, round(math.fsum(factor * padded**power for factor, power in terms))))
         return [sizes[place] for place in self._growth_of]
 
     def _growths(self, others: Sequence[Trace]) -> Iterator[Growth]:
         """Yield for every allocation how its size grows with the batch size.
 
-        What was there before the batch is fixed. Of one batch size alone,
-        what its square divides follows the square, what it divides follows it, and so do workspaces; nothing else does.
+        Allocations from before the batch are fixed. The growth of the others follows from the other traces, if the
+        nearest has the allocation. Otherwise, a size divisible by the square of a prime batch size of at least 53 grows
+        with the square; a size divisible by the batch size, or of a workspace, grows in proportion; any other size is
+        fixed.
         """
         batch_size = self.trace.batch_size
-        elsewhere = [(other.batch_size, _aligned(other)) for other in others]
-        for number, (place, size) in enumerate(_placed(self._events, self._transient)):
+        elsewhere = [(other.batch_size, _sizes_by_place(other)) for other in others]
+        for number, (place, size) in enumerate(_places_and_sizes(self._events, self._transient)):
             away = [(other, sizes[place]) for other, sizes in elsewhere if sizes.get(place)]
             transient = number in self._transient
             if number < self.trace.fixed:
                 yield _fixed(size)
-            elif size and away and away[0][0] == others[0].batch_size:  # the nearest has it
-                yield _grown((batch_size, size), away, transient=transient)
+            elif size and away and away[0][0] == others[0].batch_size:  # the nearest trace has it
+                yield _fit_growth((batch_size, size), away, transient=transient)
             elif size % batch_size**2 == 0 and batch_size >= _TELLING_PRIME and _is_prime(batch_size):
-                yield _follows(size, batch_size, 2)
+                yield _power_growth(size, batch_size, 2)
             else:
-                yield _follows(size, batch_size, 1) if transient or size % batch_size == 0 else _fixed(size)
+                yield _power_growth(size, batch_size, 1) if transient or size % batch_size == 0 else _fixed(size)
 
 
 class Growth(NamedTuple):
-    """A size as a sum over powers of the batch size rounded up to a multiple of ``padding``.
+    """A size as a sum over powers of the batch size, rounded up to a multiple of ``padding``.
 
     Each of the ``terms`` is a factor and an exponent.
     """
@@ -185,43 +189,48 @@ def _fixed(size: int) -> Growth:
     return Growth(1, ((size, 0),))
 
 
-def _follows(size: int, batch_size: int, power: float, padding: int = 1) -> Growth:
-    return Growth(padding, ((size / _padded(batch_size, padding) ** power, power),))
+def _power_growth(size: int, batch_size: int, power: float, padding: int = 1) -> Growth:
+    return Growth(padding, ((size / _pad(batch_size, padding) ** power, power),))
 
 
-def _padded(batch_size: int, padding: int) -> int:
+def _pad(batch_size: int, padding: int) -> int:
     return -(-batch_size // padding) * padding
 
 
 _Sized = tuple[int, int]
-"""A batch size, and the size of a request at it."""
+"""A batch size, and the size in bytes of a request at it."""
 
 
-def _grown(here: _Sized, elsewhere: Sequence[_Sized], *, transient: bool) -> Growth:
+def _fit_growth(here: _Sized, elsewhere: Sequence[_Sized], *, transient: bool) -> Growth:
     """Return how a request grows that has several sizes, the nearest batch size ``elsewhere`` first.
 
-    The size is fixed, or follows a power (1, 2, 3) of the batch size or of the padded batch size, if it does so exactly
-    between the first two; the farther ones choose among such laws. If each batch size divides its size, the size of a
-    sample follows a line; else the size does, or a power between. A size that falls or grows too fast stays as it is,
-    unless the batch size divides it. If the batch sizes are far apart, a workspace stays as it is too, unless it
-    followed a power within 5 %: the library then changed the kernel.
+    The first law that applies counts:
+
+    - A fixed size or an exact power (1, 2, 3) of the batch size or of the padded batch size, between the first two
+      sizes; the farther sizes choose among such laws.
+    - A power within 5 %, for a workspace between batch sizes that are far apart.
+    - A line for the size of a sample, if each batch size divides its size and the line rises.
+    - Proportional growth, if this batch size divides its size and the other does not.
+    - A fixed size, for a workspace between batch sizes that are far apart: the library changed the kernel.
+    - A rising line for the size, or a power up to 3.2.
+    - Proportional growth if this batch size divides its size, else a fixed size: the size falls or grows too fast.
     """
     (batch_size, size), (other, away) = here, elsewhere[0]
     exact = [law for law in _LAWS if _obeys(here, elsewhere[0], *law)]
     if exact:
         padding, power = max(exact, key=lambda law: sum(_obeys(here, each, *law) for each in elsewhere))
-        return _follows(size, batch_size, power, padding)
+        return _power_growth(size, batch_size, power, padding)
     far_workspace = transient and ratio(batch_size, other) > _NEAR
     for power in _POWERS if far_workspace else ():
         if abs(size * other**power / (away * batch_size**power) - 1) < _FOLLOWS:
-            return _follows(size, batch_size, power)
+            return _power_growth(size, batch_size, power)
     divides = size % batch_size == 0 and away % other == 0
     steeper = (size / batch_size - away / other) / (batch_size - other)
     each = size / batch_size - steeper * batch_size
     if divides and steeper > 0 and each >= 0:
         return Growth(1, ((each, 1), (steeper, 2)))
     if size % batch_size == 0 and not divides:
-        return _follows(size, batch_size, 1)
+        return _power_growth(size, batch_size, 1)
     if far_workspace:
         return _fixed(size)
     slope = (size - away) / (batch_size - other)
@@ -230,13 +239,13 @@ def _grown(here: _Sized, elsewhere: Sequence[_Sized], *, transient: bool) -> Gro
     if slope > 0 and base >= 0:
         return Growth(1, ((base, 0), (slope, 1)))
     if 1 < exponent <= _HIGHEST_POWER:
-        return _follows(size, batch_size, exponent)
-    return _follows(size, batch_size, 1) if size % batch_size == 0 else _fixed(size)
+        return _power_growth(size, batch_size, exponent)
+    return _power_growth(size, batch_size, 1) if size % batch_size == 0 else _fixed(size)
 
 
 def _obeys(here: _Sized, there: _Sized, padding: int, power: int) -> bool:
-    one: int = here[1] * _padded(there[0], padding) ** power
-    other: int = there[1] * _padded(here[0], padding) ** power
+    one: int = here[1] * _pad(there[0], padding) ** power
+    other: int = there[1] * _pad(here[0], padding) ** power
     return one == other
 
 
@@ -246,7 +255,7 @@ def _is_prime(number: int) -> bool:
 
 @lru_cache(maxsize=256)
 def right_about(trace: Trace, peak_reserved_bytes: int) -> bool:
-    """Return whether the model tells what a trial that passed took, from the trial's own trace."""
+    """Whether the allocator model reproduces the peak of a passed trial from the trial's own trace."""
     memory = Memory(trace.memory_bytes, trace.expandable, trace.capped)
     try:
         replayed = Program(trace).replay(trace.batch_size, memory)
@@ -257,9 +266,9 @@ def right_about(trace: Trace, peak_reserved_bytes: int) -> bool:
 
 @lru_cache(maxsize=256)
 def memory_below(trace: Trace) -> int | None:
-    """Return the memory that the device of a trial has less of, as the request that ended the trial tells.
+    """Return an exclusive upper bound of a device's memory in bytes, from the request that ended the trial.
 
-    None where it tells nothing, since the model refuses that request too, and where the trace cannot be read.
+    Returns None if the request shows no bound (see ``Program.lacked_bytes``), or if the trace is invalid.
     """
     try:
         return Program(trace).lacked_bytes()
@@ -269,7 +278,7 @@ def memory_below(trace: Trace) -> int | None:
 
 @lru_cache(maxsize=256)
 def readable(trace: Trace) -> bool:
-    """Return whether the events of a trace can be told: a record may have been edited."""
+    """Whether the events of a trace are valid: a record may have been edited."""
     try:
         return all(True for _ in trace.events())
     except ValueError:
@@ -277,25 +286,25 @@ def readable(trace: Trace) -> bool:
 
 
 class Forecast:
-    """What the traces of some trials let expect of other batch sizes."""
+    """The forecast for other batch sizes from the traces of some trials."""
 
     def __init__(self, traces: Iterable[Trace], memory: Memory) -> None:
-        """Take traces in different batch sizes, at least one of them complete, and the memory to fill."""
+        """Args: traces of different batch sizes, at least one of them complete, and the memory to fill."""
         self.memory = memory
         self._programs: dict[int, Program] = {}
         self._traces = list(traces)
 
     def within(self, memory: Memory) -> Forecast:
-        """Return the same for another memory."""
+        """Return the same forecast for another memory."""
         other = Forecast(self._traces, memory)
         other._programs = self._programs
         return other
 
     def fits(self, batch_size: int) -> bool:
-        """Return whether a batch size is expected to fit.
+        """Whether a batch size is expected to fit.
 
-        The nearest trial that passed is replayed whole. One that failed nearer by may show, up to where it did, that
-        the requests are others there.
+        The nearest complete trace is replayed. If a failed trial is nearer, its trace is replayed too, up to its
+        failure: its requests may differ.
         """
         by_distance = sorted(self._traces, key=lambda trace: ratio(trace.batch_size, batch_size))
         whole = next(trace for trace in by_distance if trace.complete)
@@ -312,7 +321,7 @@ class Forecast:
 
 
 def _transient(events: Sequence[Event]) -> set[int]:
-    """Return the allocations that are given back before anything else is asked for."""
+    """Return the numbers of the allocations that are freed before any other request."""
     found, number = set(), -1
     for event, following in pairwise(events):
         number += event.kind == "allocate"
@@ -321,10 +330,10 @@ def _transient(events: Sequence[Event]) -> set[int]:
     return found
 
 
-def _placed(events: Iterable[Event], transient: set[int]) -> Iterator[tuple[tuple[int, int], int]]:
-    """Yield every allocation's place among the lasting ones, and its size.
+def _places_and_sizes(events: Iterable[Event], transient: set[int]) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield the place of every allocation among the lasting ones, and its size in bytes.
 
-    A model asks for the same tensors whatever the batch size; only the workspaces between them come and go.
+    A model requests the same tensors at every batch size; only the workspaces between them vary.
     """
     lasting, between, number = 0, 0, -1
     for kind, size in events:
@@ -340,11 +349,11 @@ def _placed(events: Iterable[Event], transient: set[int]) -> Iterator[tuple[tupl
 
 
 @lru_cache(maxsize=32)
-def _aligned(trace: Trace) -> dict[tuple[int, int], int]:
+def _sizes_by_place(trace: Trace) -> dict[tuple[int, int], int]:
     events = list(trace.events())
-    return dict(_placed(events, _transient(events)))
+    return dict(_places_and_sizes(events, _transient(events)))
 
 
 def ratio(one: int, other: int) -> float:
-    """Return how many times the one batch size is the other, or the other the one: at least 1."""
+    """Return the ratio of the larger number to the smaller: at least 1."""
     return max(one / other, other / one)
