@@ -1,1 +1,1 @@
-"""Many specs on many devices: which is measured where and when, and what becomes of each."""
+"""Many specs on many devices: the order and place of each measurement, and its result."""

@@ -1,7 +1,7 @@
-"""The same jobs on a cluster: Ray runs each on a device of a node, starts it again where a node is lost, and no more.
+"""The same jobs on a cluster: Ray runs each on a device of a node, and restarts it if the node is lost.
 
-What comes back is bytes, as they are: Ray unpickles other values, and errors, on the driver, which this one never asks
-it to. So no node, and no model, has code run here.
+Answers come back as plain bytes. Ray would unpickle other values, and errors, on the driver, but is never asked to: so
+neither a node nor a model can run code here.
 """
 
 import ast
@@ -44,11 +44,11 @@ _ENDS: Final = {
     "OUT_OF_MEMORY": OUT_OF_MEMORY,
     "RUNTIME_ENV_SETUP_FAILED": "the model's files could not be unpacked",
 }
-"""Words for what Ray says became of a task; for others its own."""
+"""Messages for Ray's error types of a task; other types are shown by Ray's own name."""
 
 
 class Cluster(NamedTuple):
-    """Which cluster, which of its devices, and the folder whose records need not be measured again, None for none."""
+    """The cluster's address, the choice of its devices, and the folder of records to resume; None for no folder."""
 
     address: str
     choice: Choice = "next"
@@ -57,11 +57,11 @@ class Cluster(NamedTuple):
 
 
 def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
-    """Yield what becomes of each spec at each place, as it comes: those that were measured before come first.
+    """Yield the result of each spec at each place as it arrives; finished records of the folder come first.
 
     Raises:
         TputfindError: there is no such cluster, or none of its nodes has such a device.
-        KeyboardInterrupt: nothing is left to yield.
+        KeyboardInterrupt: the run was interrupted, and no result is left to yield.
     """
     with tempfile.TemporaryDirectory() as folder:
         sent = [packed(spec, Path(folder)) for spec in job.specs]
@@ -70,14 +70,14 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
             executor = RayExecutor(ray)
             nodes = executor.nodes()
             places = places_of(nodes, job.specs[0].device, cluster.choice, job.specs[0].device_count)
-            _tell_left_out(nodes, places, progress)
+            _report_unused_nodes(nodes, places, progress)
             jobs = [
                 ClusterJob(_at(spec, place, busy), _at(there, place, busy), place)
                 for spec, there in zip(job.specs, sent, strict=True)
                 for place in places
                 for busy in [min(len(job.specs), place.most_on_one(nodes))]
             ]
-            begun = _begun(jobs, cluster.resumed)
+            begun = _find_begun_records(jobs, cluster.resumed)
             done = [number for number, (record, _) in begun.items() if record.finished is not None]
             for number in done:
                 record, path = begun[number]
@@ -86,7 +86,7 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
                 yield Measured(record, files.RecordFile.at(path if job.folder else None), error_of(record))
             missing = {number: one for number, one in enumerate(jobs) if number not in done}
             following = Jobs(missing, executor, progress, job.command, trust_model_file=cluster.trust_model_file)
-            with signals.handled_by(executor.interrupt):  # none comes between an answer and its file
+            with signals.handled_by(executor.interrupt):  # no interruption between an answer and its file
                 for came in following.follow():
                     file = _file_of(job.folder, came, begun.get(came.number))
                     if came.whole:
@@ -101,11 +101,11 @@ def list_nodes(address: str) -> list[Node]:
 
 
 def _at(spec: Spec, place: ClusterPlace, busy: int) -> Spec:
-    """Return a spec at a place where so many devices of a node may be busy with such jobs."""
+    """Return a spec for a place; ``busy`` is the number of devices of a node that may run such jobs at once."""
     return msgspec.structs.replace(in_queue(spec, busy), device=place.device)
 
 
-def _tell_left_out(nodes: Sequence[Node], places: Sequence[ClusterPlace], progress: Progress) -> None:
+def _report_unused_nodes(nodes: Sequence[Node], places: Sequence[ClusterPlace], progress: Progress) -> None:
     unused = left_out(nodes, places)
     if unused:
         progress.about("cluster")
@@ -114,7 +114,7 @@ def _tell_left_out(nodes: Sequence[Node], places: Sequence[ClusterPlace], progre
 
 
 def _file_of(folder: Path | None, came: Came, begun: tuple[Record, Path] | None) -> files.RecordFile:
-    """Return the file for what came of a job: that of the record which it goes on from, unless that holds more."""
+    """Return the file for a job's result: that of the record it resumes, or none if the result holds less."""
     record = came.record
     if folder is not None and begun is not None:
         before, path = begun
@@ -124,17 +124,17 @@ def _file_of(folder: Path | None, came: Came, begun: tuple[Record, Path] | None)
     return record_file_of(folder, record.spec, looked_at)
 
 
-def _begun(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[Record, Path]]:
-    """Return the records in a folder that are of these jobs, finished or cut short, by the number of the job.
+def _find_begun_records(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[Record, Path]]:
+    """Return the records in a folder that belong to these jobs, finished or cut short, by the number of the job.
 
     Raises:
-        BadRecord: the file of its model was changed since.
+        BadRecord: the file of a model has changed since.
     """
     found: dict[int, tuple[Record, Path]] = {}
     for path in sorted(folder.glob("*.json")) if folder else ():
         try:
             record = files.load_record(path)
-        except TputfindError:  # of another command, or no record: nothing that could be gone on with
+        except TputfindError:  # of another command, or no record: not resumable
             continue
         if record.method != METHOD:
             continue
@@ -154,23 +154,23 @@ def _begun(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[R
 
 @contextmanager
 def _connected(address: str, folder: str | None) -> Iterator[Any]:
-    """Give Ray, connected to a cluster that has the files of a folder; whatever runs is ended with the connection.
+    """Yield Ray, connected to a cluster that has the files of a folder; disconnecting ends everything that runs.
 
     Raises:
-        BadRequest: Ray is not installed, or no cluster is there.
+        BadRequest: Ray is not installed, or there is no such cluster.
     """
     try:
         import ray
     except ModuleNotFoundError:
         raise BadRequest("--ray needs Ray, which is not installed", "pip install 'tputfind[ray]'") from None
     address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    address = _checked_address(_found_here(ray) if address == "auto" else address)
+    address = _check_address(_local_address(ray) if address == "auto" else address)
     environment = {} if folder is None else {"working_dir": folder}
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else it prints what later versions will do
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray prints a warning about later versions
     try:
         with signals.restored():  # Ray takes some of them, in Python and in its library
             ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
-    except Exception as error:  # of many kinds: no cluster, another version of it, files too large to travel
+    except Exception as error:  # many kinds: no cluster, another version, files too large to send
         said = f"{error}".strip().split("\n")[0]
         where = "there is no Ray cluster here" if address == "auto" else f"cannot join the Ray cluster at {address}"
         raise BadRequest(f"--ray: {where}: {said}", _START) from None
@@ -183,19 +183,19 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
 _START: Final = "on its first node: ray start --head; on the others: ray start --address HOST:PORT"
 
 
-def _found_here(ray: Any) -> str:
-    """Return the address that Ray would join by itself. It keeps that of a cluster that was killed."""
+def _local_address(ray: Any) -> str:
+    """Return the address that Ray would join by itself, which may be that of a killed cluster."""
     try:
         return str(ray._private.services.get_ray_address_from_environment("auto", None))  # noqa: SLF001  # no other tells
-    except Exception:  # there is none, which Ray says itself; or a version of Ray that finds it otherwise
+    except Exception:  # there is none, which Ray reports itself, or this version of Ray finds it otherwise
         return "auto"
 
 
-def _checked_address(address: str) -> str:
-    """Return an address where something answers: Ray itself would wait for a minute.
+def _check_address(address: str) -> str:
+    """Return an address that accepts connections: Ray itself would wait for a minute.
 
     Raises:
-        BadRequest: it is none, or nothing answers.
+        BadRequest: it is not an address, or it refuses the connection.
     """
     if address == "auto":
         return address
@@ -212,7 +212,7 @@ def _checked_address(address: str) -> str:
 
 
 class RayExecutor:
-    """Runs jobs as Ray's tasks. Ray queues them, places them and starts them again; see ``jobs.Executor``."""
+    """Runs jobs as Ray tasks. Ray queues, places and restarts them; see ``jobs.Executor``."""
 
     def __init__(self, ray: Any, *, board: bool = True) -> None:
         self._interrupted = self._told = False
@@ -224,7 +224,7 @@ class RayExecutor:
             own = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
                 ray.get_runtime_context().get_node_id(), soft=False
             )
-            # Where Ray puts it on a node that has just been lost, it is to begin again.
+            # If Ray puts the board on a node that has just been lost, the board starts again.
             once_more = {"max_restarts": -1, "max_task_retries": -1}
             self._board = ray.remote(task.Board).options(num_cpus=0, scheduling_strategy=own, **once_more).remote()
             self._task = ray.remote(max_calls=1)(task.task)  # a process of its own for each job
@@ -245,7 +245,7 @@ class RayExecutor:
         self._numbers[self._task.options(**options).remote(number, request, self._board)] = number
 
     def interrupt(self, *_: object) -> None:
-        """Have ``ended`` raise a KeyboardInterrupt: once, however often this is called."""
+        """Make ``ended`` raise KeyboardInterrupt: once, however often this is called."""
         self._interrupted = True
 
     def ended(self, timeout_s: float) -> Iterable[End]:
@@ -280,7 +280,7 @@ class RayExecutor:
         ]
 
     def _answer(self, reference: Any) -> tuple[bytes | None, str]:
-        """Return the bytes that a task returned, or why there are none.
+        """Return the bytes that a task returned, or the reason why there are none.
 
         ``ray.get`` would unpickle an exception, or any other value, that a node sent.
         """
@@ -296,14 +296,14 @@ class RayExecutor:
 
 
 _ELSEWHERE: Final = "from-the-root"
-"""Holds, in the folder that travels, what does not lie below the current folder."""
+"""Subfolder, in the folder that is sent, for files that do not lie below the current folder."""
 
 
 def packed(spec: Spec, folder: Path) -> Spec:
-    """Copy the files that a spec names into the folder; return the spec as it is asked of a node, which works there.
+    """Copy the files that a spec names into the folder; return the spec with their paths on a node.
 
-    A Python file takes along the modules beside it that it imports, found by reading and not by running it. What it
-    opens, or imports in other ways, must be on the nodes.
+    A Python file takes along the modules in its folder that it imports; they are found by parsing, without running the
+    file. Files that it opens, or imports in other ways, must be on the nodes.
     """
     weights = spec.weights
     if weights is not None and Path(weights).is_file():
@@ -313,22 +313,22 @@ def packed(spec: Spec, folder: Path) -> Spec:
     if spec.source == "file" and Path(model).is_file():
         model = _copied(Path(model), folder)
     elif spec.source == "factory" and home.endswith(".py") and Path(home).is_file():
-        model = f"{_staged(Path(home))}{apart}{attribute}"
-        for file in _with_imports(Path(home), Path(home).parent):
+        model = f"{_path_on_node(Path(home))}{apart}{attribute}"
+        for file in _imported_files(Path(home), Path(home).parent):
             _copied(file, folder)
     elif spec.source == "factory":
         for module in _files_of(tuple(home.split(".")), Path()):
-            for file in _with_imports(module, Path()):
+            for file in _imported_files(module, Path()):
                 _copied(file, folder)
     elif spec.source == "hf" and (place := Path(model.removeprefix("hf:"))).is_dir():
         for file in filter(Path.is_file, place.iterdir()):
             _copied(file, folder)
-        model = f"hf:{_staged(place)}"
+        model = f"hf:{_path_on_node(place)}"
     return msgspec.structs.replace(spec, model=model, weights=weights)
 
 
-def _staged(path: Path) -> Path:
-    """Return where a file lies on the nodes: as it is named here, where that is below the current folder."""
+def _path_on_node(path: Path) -> Path:
+    """Return the path of a file on the nodes: its relative path, if it lies below the current folder."""
     named = Path(os.path.normpath(path))
     if named.is_absolute() or ".." in named.parts:
         return Path(_ELSEWHERE) / Path(os.path.normpath(Path.cwd() / named)).relative_to("/")
@@ -336,14 +336,14 @@ def _staged(path: Path) -> Path:
 
 
 def _copied(path: Path, folder: Path) -> str:
-    staged = _staged(path)
+    staged = _path_on_node(path)
     (folder / staged).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, folder / staged)
     return str(staged)
 
 
-def _with_imports(first: Path, root: Path) -> list[Path]:
-    """Return a Python file and the files below a folder that it imports, and those that they import: none is run."""
+def _imported_files(first: Path, root: Path) -> list[Path]:
+    """Return a Python file and the files below a folder that it imports, directly or indirectly; none is run."""
     found: dict[Path, None] = {}
     waiting = [first]
     while waiting:
@@ -351,14 +351,14 @@ def _with_imports(first: Path, root: Path) -> list[Path]:
         if file in found:
             continue
         found[file] = None
-        with suppress(SyntaxError, ValueError, OSError, RecursionError):  # the node says what is wrong with it
-            for name in _names_imported(ast.parse(file.read_bytes()), file.relative_to(root).parent.parts):
+        with suppress(SyntaxError, ValueError, OSError, RecursionError):  # the node reports the error in the file
+            for name in _imported_names(ast.parse(file.read_bytes()), file.relative_to(root).parent.parts):
                 waiting += _files_of(name, root)
     return list(found)
 
 
-def _names_imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Yield what is imported anywhere in a file of this package, each by all its parts; some may be no modules."""
+def _imported_names(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the names that a file of this package imports anywhere, split into parts; some may not be modules."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (tuple(alias.name.split(".")) for alias in node.names)
@@ -369,7 +369,7 @@ def _names_imported(tree: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[s
 
 
 def _files_of(name: tuple[str, ...], root: Path) -> list[Path]:
-    """Return the files below a folder that importing a module runs: its own, and those of the packages it lies in."""
+    """Return the files below a folder that importing a module runs: its own, and those of its parent packages."""
     homes = [root.joinpath(*name[:length]) for length in range(1, len(name) + 1)]
     files = [file for home in homes for file in (home / "__init__.py", home.with_name(f"{home.name}.py"))]
     return [file for file in files if file.is_file()]

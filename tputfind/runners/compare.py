@@ -1,4 +1,4 @@
-"""OLD and NEW compared: two records as they are, two models or recipes by timing them in turn."""
+"""OLD and NEW compared: two records by their figures, two models or recipes by timing them in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Model = str | Callable[..., object] | Step
 
 
 class Asked(NamedTuple):
-    """What two variants are compared by: OLD and NEW, their batch sizes, and when a verdict is certain."""
+    """A request to compare: the specs of OLD and NEW, with their batch sizes, and when a verdict is certain."""
 
     specs: tuple[Spec, Spec]
     tolerance: float = TOLERANCE
@@ -41,15 +41,15 @@ class Asked(NamedTuple):
 
     @property
     def budget_s(self) -> float:
-        """The time that the verdict may take."""
+        """Maximum seconds until the verdict."""
         return self.specs[0].budget_s or BUDGET_S
 
 
 def read_asked(models: Sequence[str], options: dict[str, object], tolerance: float, fail_slower: float | None) -> Asked:
-    """Return what is asked for: two models in one recipe, or one model in two.
+    """Return the request: two models in one recipe, or one model in two.
 
     Raises:
-        BadRequest: an option is wrong, or it is not two.
+        BadRequest: an option is wrong, or there are not exactly two specs.
     """
     specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in each_recipe(options))]
     if len(specs) != 2:
@@ -74,27 +74,28 @@ def compare(
     trust_model_file: bool = False,
     **options: object,
 ) -> Comparison:
-    """Say what became faster or slower from OLD to NEW: of two records, or of two models that are timed in turn.
+    """Compare OLD and NEW: two records, or two models that are timed in turn.
 
-    Of two models, each has a process that is kept ready, and their short windows alternate: what slows both cancels. It
-    ends as soon as the verdict is certain, and after ``budget`` (60 s) at the latest. See ``Turns.interval``.
+    For two models, one process of each is kept ready, and their short windows alternate: a disturbance of both cancels.
+    The comparison ends as soon as the verdict is certain, and after ``budget`` (60 s) at the latest. See
+    ``Turns.interval``.
 
     Args:
-        old: what came before: a record, or whatever ``find`` takes as a model.
-        new: what is asked about, of the same kind.
-        tolerance: the share up to which a difference is none: 0.01 is 1 %.
-        force: compare records of unlike things too; the comparison then names them.
-        fail_slower: of two models, stop as soon as it is certain whether NEW is slower by this share.
-        inputs: what makes the inputs of live modules, as for ``find``.
-        progress: whether to show on stderr what is being done; or what is to be told instead.
-        trust_model_file: load files of models even where those can run code.
-        options: of two models, as for ``find``, such as ``dtype="fp16"``, ``batch_sizes=[1, 32]``, ``budget="2min"``.
+        old: the baseline: a record, or any model that ``find`` takes.
+        new: the candidate, of the same kind.
+        tolerance: the fraction up to which a difference does not count: 0.01 is 1 %.
+        force: compare records of different configurations too; the comparison then names the differences.
+        fail_slower: for two models, stop as soon as it is certain whether NEW is slower by this fraction.
+        inputs: the function that makes the inputs of live modules, as for ``find``.
+        progress: whether to show progress on stderr; or a listener that receives it instead.
+        trust_model_file: load files of models even if those can run code.
+        options: for two models, as for ``find``, such as ``dtype="fp16"``, ``batch_sizes=[1, 32]``, ``budget="2min"``.
 
     Returns:
         The comparison: ``verdict``, and a row for each batch size with the ratio NEW over OLD and its interval.
 
     Raises:
-        BadRequest: the two are unlike, or an option is wrong.
+        BadRequest: the two cannot be compared, or an option is wrong.
         TputfindError: a model or the device does not allow it.
     """
     if isinstance(old, Record) or isinstance(new, Record):
@@ -154,10 +155,10 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
 
 
 def inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
-    """Return what each will be measured on; all are looked at at once, since each imports torch, which takes seconds.
+    """Inspect specs in parallel, since each imports torch for seconds; return their inspections.
 
     Raises:
-        TputfindError: one of them cannot be measured.
+        TputfindError: a spec cannot be measured.
     """
     with ThreadPoolExecutor(len(specs)) as pool:
         try:

@@ -1,4 +1,4 @@
-"""The devices of this host that a list names: how processes see each, and which cores they run on."""
+"""The devices of this host in a list: how processes see each device, and which cores they run on."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ _LISTS: Final = "tputfind devices lists what is here"
 
 
 class HostPlace(NamedTuple):
-    """A device to measure on, as it was named, and how its processes are kept to it.
+    """A device to measure on, by its name in the list, and the settings that keep its processes to it.
 
-    ``variables`` are added to the environment of its processes; ``cores`` are what they may run on, None for all.
+    ``variables`` are added to the environment of its processes; ``cores`` are those that they may run on, None for all.
     """
 
     name: str
@@ -30,18 +30,18 @@ class HostPlace(NamedTuple):
 
 
 def is_list(device: str | None) -> bool:
-    """Whether a text names more devices than one, or may."""
+    """Whether a text names, or may name, more than one device."""
     return device is not None and (
         device.strip().lower() == ALL or "," in device or bool(_RANGE.fullmatch(_lower(device)))
     )
 
 
 def places_of(device: str, children: Children) -> list[HostPlace]:
-    """Return the places that a list such as ``cuda:0,cuda:2-5`` names, in its order; ``all`` are all accelerators.
+    """Return the places in a list such as ``cuda:0,cuda:2-5``, in its order; ``all`` means all accelerators.
 
     Raises:
-        BadRequest: it is no list of devices.
-        NoSuchDevice: one of them is not here.
+        BadRequest: it is not a list of devices.
+        NoSuchDevice: a device is not here.
     """
     listed = list(children.ask(ListDevices(), Environment))
     here = {one.device: one for one in listed if not cores.is_host(one.device)}
@@ -59,7 +59,7 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
 
 
 def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
-    """Say which places share cores of the host that they compute on."""
+    """Yield a warning for every pair of places that share cores of the host on which they compute."""
     sets = [(place.name, cores.of_device(place.name) or cores.here()) for place in places if cores.is_host(place.name)]
     for (one, ours), (other, theirs) in combinations(sets, 2):
         if shared := ours & theirs:
@@ -67,16 +67,16 @@ def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
 
 
 def names(device: str) -> list[str]:
-    """Return the names of the devices of a list, each once; none for ``all``.
+    """Return the names of the devices in a list, without duplicates; empty for ``all``.
 
     Raises:
-        BadRequest: it is no list of devices.
+        BadRequest: it is not a list of devices.
     """
     return [] if _lower(device) == ALL else list(dict.fromkeys(_names(device)))
 
 
 def _names(device: str) -> Iterator[str]:
-    """Yield the name of each device of a list, ``cuda`` being its first one."""
+    """Yield the name of each device in a list; ``cuda`` is its first device."""
     for part in filter(None, _lower(device).split(",")):
         numbers = _RANGE.fullmatch(part)
         if numbers is None:
@@ -94,7 +94,7 @@ def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
     """Whether a device of a list is an accelerator.
 
     Raises:
-        NoSuchDevice: it is none, and no set of cores either.
+        NoSuchDevice: it is neither an accelerator here nor a set of cores.
     """
     if name in here:
         return True
@@ -105,7 +105,7 @@ def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
 
 
 def _alone(environment: Environment, count: int) -> dict[str, str]:
-    """Return the variables that let a process see one of several devices, and no other."""
+    """Return the environment variables that restrict a process to one of several devices."""
     kind, uuid = environment.device.partition(":")[0], environment.device_uuid
     if count < 2 or kind != "cuda" or uuid is None:
         return {}
@@ -113,7 +113,7 @@ def _alone(environment: Environment, count: int) -> dict[str, str]:
 
 
 def _cores_near(accelerators: Iterable[Environment]) -> dict[str, frozenset[int]]:
-    """Return the cores near each device, those that several are near to shared out among them."""
+    """Return the cores near each device; devices that are near to the same cores divide them."""
     near = {one.device: health.cores_near(one.device_uuid) & cores.here() or cores.here() for one in accelerators}
     shared: dict[str, frozenset[int]] = {}
     for same in set(near.values()):

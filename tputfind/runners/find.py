@@ -73,41 +73,41 @@ def find(
         tputfind.find(my_module, inputs=lambda batch: torch.randn(batch, 3, 32, 32), device="cuda")
         tputfind.find(lambda: Net(width=64), input_size=(3, 32, 32))
 
-    It is pickled by cloudpickle, by value where it was defined in the script or notebook, and rebuilt in the fresh
+    The object is pickled by cloudpickle, by value if it was defined in the script or notebook, and rebuilt in the fresh
     process of each trial. A module is copied there with its weights. The module itself is neither changed nor moved.
-    What it holds of a GPU's memory counts as memory of others, so that the largest batch is one for what is left; a
-    warning says so. As for every model, ``dtype`` says what the copy is converted to (``fp32`` by default), and
-    ``phase`` whether it infers or trains, whatever mode the module is in. The record names it ``Net (live)``, with the
-    SHA-256 of the pickled bytes. It holds no object: it can be shown and compared, and not resumed.
+    GPU memory that it holds counts as memory of other processes, and reduces the largest batch; a warning says so. As
+    for every model, ``dtype`` sets the dtype of the copy (``fp32`` by default), and ``phase`` whether it infers or
+    trains, whatever mode the module is in. The record names it ``Net (live)``, with the SHA-256 of the pickled bytes.
+    It holds no object: it can be shown and compared, but not resumed.
 
     Args:
         model: a torchvision name, ``timm:NAME``, ``hf:NAME``, a file of a model, ``file.py:factory``,
             ``package.module:factory``; or a ``torch.nn.Module``; or a function without parameters (a lambda, a closure,
-            a partial, a class) that returns a module, or a module and what makes its inputs.
+            a partial, a class) that returns a module, or a module and the function that makes its inputs.
         step: a step of one's own instead of a model: a function of the batch size that returns a callable, a
             ``tputfind.Step``, or a function without parameters that returns one.
-        inputs: what makes the inputs of a live module from a batch size: a tensor, a tuple of arguments or a dict of
-            keyword arguments, of random numbers, with as many samples as it was asked for. A large batch repeats the
-            samples of a small one, unless ``fresh_inputs=True``. ``input_size=(3, 224, 224)`` or
-            ``input="ids:int64:Bx128:30000"`` do without it.
+        inputs: a function of the batch size that makes the inputs of a live module: a tensor, a tuple of arguments or a
+            dict of keyword arguments, of random numbers, with as many samples as the batch size. A large batch repeats
+            the samples of a small one, unless ``fresh_inputs=True``. With ``input_size=(3, 224, 224)`` or
+            ``input="ids:int64:Bx128:30000"`` it is not needed.
         output: a folder for the record; None saves nothing.
-        progress: whether to show on stderr what is being done; or what is to be told instead.
-        trust_model_file: load a file of a model or of weights even where that can run code of the file's.
+        progress: whether to show progress on stderr; or a listener that receives it instead.
+        trust_model_file: load a file of a model or of weights even if that can run code of the file.
         options: the command line's, with underscores: ``dtype="fp16"``, ``memory_limit="8GiB"``. Numbers are bytes,
             milliseconds (``max_latency``, ``slo``), seconds (``max_seconds``, ``budget``, ``trial_timeout``) or, for
-            ``max_noise`` and for ``headroom`` below 1, a share. ``dtype``, ``layout`` and ``mode`` take several values
-            (``dtype=["fp16", "bf16"]`` or ``"fp16,bf16"``): each combination is measured.
+            ``max_noise`` and for ``headroom`` below 1, a fraction. ``dtype``, ``layout`` and ``mode`` take several
+            values (``dtype=["fp16", "bf16"]`` or ``"fp16,bf16"``): each combination is measured.
 
     Returns:
         The record: ``record.rows`` and ``record.largest_batch``, all samples included. Its repr shows it as a table.
-        For several values, a list of records: a combination that cannot run has one failed row.
+            For several values, a list of records: a combination that cannot run has one failed row.
 
     Raises:
-        BadRequest: an option is wrong, or the object cannot travel to another process (an open file, a lock, ...).
+        BadRequest: an option is wrong, or the object cannot be pickled (an open file, a lock, ...).
         TputfindError: the request, the device or the model does not allow it; ``NothingFits`` after saving the record.
             The model's own traceback, if there is one, is a note of the error and its ``traceback``.
     """
-    what = _only_one(model, step)
+    what = _model_or_step(model, step)
     name = pickling.name_of(what)
     specs = list(dict.fromkeys(read_spec(name, recipe) for recipe in each_recipe(options)))
     if step is not None:
@@ -141,10 +141,10 @@ def find(
     return Records(one.record for one in found) if is_list else found[0].record
 
 
-def _only_one(
+def _model_or_step(
     model: str | Callable[..., object] | None, step: Callable[..., object] | Step | None
 ) -> str | Callable[..., object] | Step:
-    """Return the model or the step, of which a run has one."""
+    """Return the model or the step; BadRequest unless exactly one is given."""
     if isinstance(step, str):
         raise BadRequest(f"step: {echoed(step)} is a name: hand it over as the model")
     given = [one for one in (model, step) if one is not None]
@@ -154,10 +154,10 @@ def _only_one(
 
 
 def in_progress(progress: object) -> AbstractContextManager[Progress]:
-    """Return the context in which progress is shown, or told to a listener.
+    """Return the context in which progress is shown, or sent to a listener.
 
     Raises:
-        BadRequest: it is no listener.
+        BadRequest: ``progress`` is not a listener.
     """
     if isinstance(progress, (bool, NoneType)):
         return shown_progress() if progress else nullcontext(Silent())
@@ -169,7 +169,7 @@ def in_progress(progress: object) -> AbstractContextManager[Progress]:
 
 
 class _Listener:
-    """A listener of the caller's, who need not hear which model the next words are about."""
+    """A listener of the caller's; its method ``about`` is optional."""
 
     def __init__(self, listener: Any) -> None:
         self.doing, self.did, self.measured = (getattr(listener, name) for name in _TOLD)

@@ -1,4 +1,4 @@
-"""Jobs on the devices of this host: one queue, each device does one job at a time, and one that fails is taken out."""
+"""Jobs on the devices of this host: one queue, one job at a time per device; a device that fails is taken out."""
 
 import math
 import time
@@ -28,12 +28,12 @@ from tputfind.session.progress import Progress
 from tputfind.session.run import Measured
 
 _TRY_S: Final = 120.0
-"""What a device gets to multiply two small matrices in a fresh process."""
+"""Seconds that a device gets to multiply two small matrices in a fresh process."""
 _MAY_BE_THE_DEVICE: Final = ("died", "timeout", "error", "kernel_limit")
 
 
 class Devices(NamedTuple):
-    """Which devices a command line asks for, and whether all do every job, each alone and then all at once."""
+    """The requested devices, and whether each does every job: alone (``each``), and then all at once (``all_busy``)."""
 
     names: str
     each: bool = False
@@ -41,7 +41,7 @@ class Devices(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A spec to measure: its number among all, and the only place for it, if there is one."""
+    """A spec to measure: its number, and the only place for it, or None for any."""
 
     number: int
     spec: Spec
@@ -49,14 +49,14 @@ class Task(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of a task, and why the device is of no more use, empty where it is."""
+    """The result of a task, and why its device failed; empty if the device works."""
 
     measured: Measured
     device_fails: str = ""
 
 
 class Lost(NamedTuple):
-    """A device that was taken out: why, and the models that it was at."""
+    """A device that was taken out: the reason, and the model and recipe of its task."""
 
     place: HostPlace
     why: str
@@ -69,7 +69,7 @@ class Host:
     def __init__(
         self, job: Job, devices: Devices, progress: Callable[[str], Progress], *, trust_model_file: bool
     ) -> None:
-        """Take what to measure and where, and what says whom a device tells; a nameless one is the host."""
+        """Args: the job, its devices, and a function from a device's name to its progress listener; "" is the host."""
         self.lost: list[Lost] = []
         self.not_begun: list[str] = []
         self._job = job
@@ -81,12 +81,12 @@ class Host:
         self._stations = Stations(trust_model_file=trust_model_file)
 
     def measured(self) -> Iterator[Measured]:
-        """Yield what becomes of each spec, or of each on each device, in their order.
+        """Yield the result of each spec, or of each spec on each device, in their order.
 
         Raises:
-            TputfindError: there is no such device, or none of the specs can be measured; or what ended it early, once
-                all that was measured is yielded.
-            KeyboardInterrupt: while nothing was being measured yet.
+            TputfindError: there is no such device, or none of the specs can be measured; or an error ended the run,
+                after all results were yielded.
+            KeyboardInterrupt: the run was interrupted before the first measurement.
         """
         places, inspections = self._looked_at()
         for warning in overlaps(places):
@@ -112,9 +112,9 @@ class Host:
                     yield from self._together(alone)
 
     def _looked_at(self) -> tuple[list[HostPlace], list[Inspection]]:
-        """Return the places, and what each spec will be measured on at the first of them.
+        """Return the places, and the inspection of each spec at the first place.
 
-        Of one that cannot be measured there, what is known of the device.
+        A spec that cannot be measured there gets an inspection with the device's properties only.
         """
         progress = self._progress("")
         with Children(trust_model_file=self._trust_model_file) as children:
@@ -133,12 +133,12 @@ class Host:
 
     @property
     def interrupted(self) -> bool:
-        """Whether a signal ended it, though nothing that was measured was cut short."""
+        """Whether a signal ended the run, even if no measurement was cut short."""
         return self._stations.interrupted
 
     @property
     def problems(self) -> list[TputfindError]:
-        """What must be told of devices that were taken out, and of what nobody did."""
+        """The errors to report: devices that were taken out, and specs that were not begun."""
         told: list[TputfindError] = [_told_of(lost, self._devices) for lost in self.lost]
         if self.not_begun and not self._stations.interrupted:
             told.append(
@@ -157,7 +157,7 @@ class Host:
     def _done(
         self, tasks: Sequence[Task], places: Sequence[HostPlace], inspections: Sequence[Inspection]
     ) -> Iterator[tuple[int, Measured]]:
-        """Yield what becomes of each task by its number; devices that are there to be compared work in turn."""
+        """Yield the result of each task by its number; with ``each``, devices work in turn, to be comparable."""
         at_once = 1 if self._devices.each else len(places)
         end_s = (time.monotonic() + self._end_s) / 2 if self._devices.all_busy else self._end_s
         waiting, free = list(tasks), {place.name: place for place in places}
@@ -196,7 +196,7 @@ class Host:
         self.not_begun = [task.spec.model for task in waiting]
 
     def _together(self, alone: Sequence[Alone]) -> Iterator[Measured]:
-        """Have all devices do a job at once that each has done alone, and yield the record of each."""
+        """Make all devices do at once a job that each has done alone; yield the record of each."""
         able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
         if self._stations.interrupted:
             return
@@ -227,7 +227,7 @@ class Host:
             raise failure
 
     def _did(self, what: str) -> None:
-        """Say what has ended, on no device in particular."""
+        """Report the end of something that belongs to no device."""
         listener = self._progress("")
         listener.about("")
         listener.did(what)
@@ -244,7 +244,7 @@ def _told_of(lost: Lost, devices: Devices) -> TputfindError:
 
 
 def _next(waiting: Sequence[Task], free: Mapping[str, HostPlace], room: int) -> list[tuple[Task, HostPlace]]:
-    """Return which tasks begin now, and where: the first that wait, each on the first place that is free for it."""
+    """Return the tasks that begin now, with their places: each waiting task takes the first free place for it."""
     left = dict(free)
     pairs: list[tuple[Task, HostPlace]] = []
     for task in waiting:
@@ -268,9 +268,10 @@ def _measure(
     known: Inspection,
     seconds: float,
 ) -> Outcome:
-    """Measure a spec on a device, in the thread of that; what the device cannot do becomes a failed row.
+    """Measure a spec on a device, in the device's thread; a spec that the device cannot run becomes a failed row.
 
-    It is task ``number + 1`` of ``count``, and ends within ``seconds``. ``known`` is what was seen of it elsewhere.
+    The task has ``number + 1`` of ``count``, and ends within ``seconds``. ``known`` is the inspection from another
+    device.
     """
     spec = msgspec.structs.replace(task.spec, device=place.name)
     progress.about(sweep.subject(spec, task.number + 1, count))
@@ -281,7 +282,7 @@ def _measure(
     except TputfindError as refusal:
         environment = msgspec.structs.replace(known.environment, device=place.name)
         record = new_record(spec, msgspec.structs.replace(known, environment=environment), job.command)
-        why = _device_fails(place, children) if isinstance(refusal, _SUSPICIOUS) else ""
+        why = _device_failure(place, children) if isinstance(refusal, _SUSPICIOUS) else ""
         file = RecordFile.at(None) if why else _file_of(job.folder, spec, known, place)
         return Outcome(sweep.failed(record, file, refusal), why)
     file = _file_of(job.folder, spec, inspection, place)
@@ -290,21 +291,21 @@ def _measure(
         return Outcome(measured)
     if isinstance(measured.ended_by, TputfindError) and not measured.record.rows:
         measured = sweep.failed(measured.record, file, measured.ended_by)
-    return Outcome(measured, _device_fails(place, children) if _suspicious(measured) else "")
+    return Outcome(measured, _device_failure(place, children) if _may_be_device_fault(measured) else "")
 
 
 _SUSPICIOUS: Final = (ModelFailed, NoSuchDevice, BrokenInstall)
 
 
-def _suspicious(measured: Measured) -> bool:
-    """Whether something failed that may be the device's fault."""
+def _may_be_device_fault(measured: Measured) -> bool:
+    """Whether a failure may be the device's fault."""
     record = measured.record
     failures = [*(trial.failure for trial in record.trials), *(row.failure for row in record.rows)]
     return any(failure is not None and failure.kind in _MAY_BE_THE_DEVICE for failure in failures)
 
 
-def _device_fails(place: HostPlace, children: Children) -> str:
-    """Return why a device does not even multiply two matrices any more; empty where it does: the model failed then."""
+def _device_failure(place: HostPlace, children: Children) -> str:
+    """Return why a device cannot even multiply two matrices; empty if it can, so that the model is at fault."""
     children.end_within(None)
     try:
         children.ask_one(TryDevice(place.name), Environment, _TRY_S)

@@ -1,6 +1,6 @@
-"""The jobs of a cluster as they go on: what starts, what is told, what comes back, and what never will.
+"""The jobs of a cluster: their starts, messages and results; jobs that would never end are cancelled.
 
-It knows nothing of Ray, which decides when and where a job runs and whether it runs again: see ``Executor``.
+This module does not know Ray, which schedules, places and restarts the jobs: see ``Executor``.
 """
 
 import time
@@ -25,7 +25,7 @@ from tputfind.version import __version__
 
 
 def word_of(data: bytes) -> Word:
-    """Return the answer of a node; BadRecord where it is none."""
+    """Return the message in a node's bytes; BadRecord if it is invalid."""
     try:
         return msgspec.json.decode(printable_json(data), type=Word)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -33,7 +33,7 @@ def word_of(data: bytes) -> Word:
 
 
 def ran_again(starts: Sequence[str]) -> Iterator[Notice]:
-    """Yield a notice where a job was started more than once, at these addresses."""
+    """Yield a notice if a job was started more than once, at these addresses."""
     if len(starts) > 1:
         yield Notice(
             kind="ran_again",
@@ -44,7 +44,7 @@ def ran_again(starts: Sequence[str]) -> Iterator[Notice]:
 
 
 def unlike(record: Record, first: Record | None) -> Iterator[Notice]:
-    """Yield a notice where a node has other software than the one whose record came first."""
+    """Yield a notice if the software of a node differs from that of the first record."""
     if first is None:
         return
     pairs = [("tputfind", record.tputfind, first.tputfind), ("method", record.method, first.method)]
@@ -63,7 +63,7 @@ def unlike(record: Record, first: Record | None) -> Iterator[Notice]:
 
 
 def unknown_environment(place: ClusterPlace, address: str) -> Environment:
-    """Return what is known of a node that did not say: where it is, and which kind of device it was asked for."""
+    """Return the environment of a node that did not answer: its address, and the kind of the requested device."""
     name = place.kind or place.resource
     return Environment(
         device=place.device,
@@ -78,24 +78,25 @@ def unknown_environment(place: ClusterPlace, address: str) -> Environment:
 
 
 MOST_STARTS: Final = 4
-"""A job that was started as often, and ended with its process or its node, is not started again."""
+"""Maximum number of starts of a job that ends with its process or its node."""
 GRACE_S: Final = 60.0
-"""What a job is given beyond its own ``--budget``, to start and to end."""
+"""Seconds that a job gets beyond its own ``--budget``, to start and to end."""
 SILENT_S: Final = 120.0
-"""Where no job says anything for so long, those that have started never come back: each says that it is alive."""
+"""Seconds without a message from any job after which the started jobs count as lost: each running job reports
+regularly."""
 GONE_S: Final = 60.0
-"""What a cluster is given to bring a node where a job may run, after the last one was lost."""
+"""Seconds that a cluster gets to provide a node for a job after the last such node was lost."""
 _POLL_S: Final = 0.5
 _LOOK_S: Final = 5.0
-"""Seconds between two looks at the nodes that are there."""
+"""Seconds between two looks at the list of nodes."""
 _TELL_S: Final = 2.0
-"""Seconds between two lines of what jobs are doing: 200 nodes have more to say than a terminal shows."""
+"""Seconds between two progress lines: 200 nodes send more than a terminal can show."""
 _LAST_WORDS_S: Final = 2.0
-"""What the last words of jobs that are interrupted are given to arrive."""
+"""Seconds to wait for the last messages of interrupted jobs."""
 
 
 class End(NamedTuple):
-    """The end of a job: what it returned, or None and ``why`` it never will, in a few words."""
+    """The end of a job: its answer, or None and the reason ``why`` there is none, in a few words."""
 
     number: int
     answer: bytes | None
@@ -103,26 +104,26 @@ class End(NamedTuple):
 
 
 class Executor(Protocol):
-    """What runs jobs, known by their numbers, on the nodes of a cluster."""
+    """Runs jobs, identified by their numbers, on the nodes of a cluster."""
 
     def start(self, number: int, place: ClusterPlace, request: bytes) -> None:
-        """Have a job run when there is room, and again, some times, where its node is lost."""
+        """Run a job when there is room; restart it a limited number of times if its node is lost."""
 
     def ended(self, timeout_s: float) -> Iterable[End]:
-        """Return the jobs that have ended since; wait so long for the first."""
+        """Return the jobs that have ended since the last call; wait up to ``timeout_s`` seconds for the first."""
 
     def words(self) -> Iterable[bytes]:
-        """Return what the jobs have said since, each a ``Word``."""
+        """Return the messages of jobs since the last call, each a ``Word`` as JSON."""
 
     def cancel(self, numbers: Iterable[int]) -> None:
-        """End jobs; they are not among the ended."""
+        """End jobs; ``ended`` does not return them."""
 
     def nodes(self) -> Sequence[Node]:
-        """Return the nodes that are there now."""
+        """Return the nodes of the cluster at this moment."""
 
 
 class ClusterJob(NamedTuple):
-    """A spec at a place. ``sent`` is the spec as the node is asked, with the model's files where they lie there."""
+    """A spec at a place. ``sent`` is the spec for the node, with the paths of the model's files there."""
 
     spec: Spec
     sent: Spec
@@ -130,7 +131,7 @@ class ClusterJob(NamedTuple):
 
 
 class Came(NamedTuple):
-    """What came of a job: its record, ``whole`` where a node made it, and what ended it early."""
+    """The result of a job: its record, ``whole`` if a node made it, and the error that ended it early."""
 
     number: int
     record: Record
@@ -139,7 +140,7 @@ class Came(NamedTuple):
 
 
 class _State:
-    """A job under way: the nodes on which it was started, when the last time, and the record as last heard of."""
+    """A job under way: the nodes of its starts, the time of the latest, and its latest record."""
 
     def __init__(self) -> None:
         self.starts: list[str] = []
@@ -163,9 +164,9 @@ class Jobs:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Take the jobs by number, what runs them, who is told, and the command line that the records are to hold.
+        """Args: jobs by number, executor, progress listener, and the command line for the records.
 
-        ``clock`` and ``sleep`` are the simulation's if the jobs are simulated.
+        ``clock`` and ``sleep`` can be those of a simulation.
         """
         self._jobs = jobs
         self._total = max(jobs, default=0) + 1
@@ -184,10 +185,10 @@ class Jobs:
         self._hung = False
 
     def follow(self) -> Iterator[Came]:
-        """Start the jobs, and yield what comes of each as it ends; of an interruption, what there is of the others.
+        """Start the jobs, and yield the result of each as it ends; an interruption also yields partial records.
 
         Raises:
-            KeyboardInterrupt: nothing is left to yield.
+            KeyboardInterrupt: the run was interrupted, and no result is left to yield.
         """
         try:
             self._look()
@@ -200,7 +201,7 @@ class Jobs:
                 yield from (self._came(end, self._open.pop(end.number)) for end in ends if end.number in self._open)
                 if self._clock() >= self._look_s:
                     self._look()
-                    yield from self._given_up()
+                    yield from self._give_up()
         except KeyboardInterrupt as interruption:
             partial = list(self._interrupted(interruption))
             if not partial:
@@ -208,7 +209,7 @@ class Jobs:
             yield from partial
 
     def _look(self) -> None:
-        """See which nodes are there, and say which are there no more."""
+        """Update the list of nodes, and report the nodes that were lost."""
         self._look_s = self._clock() + _LOOK_S
         nodes = list(self._executor.nodes())
         ids = {node.id for node in nodes}
@@ -218,7 +219,7 @@ class Jobs:
         self._addresses |= {node.id: node.address for node in nodes}
 
     def _hear(self) -> None:
-        """Take in what the jobs have said; what is none of our words is left out: it is progress and no result."""
+        """Read the messages of the jobs; invalid ones are ignored, since they are progress and not results."""
         for line in self._executor.words():
             try:
                 word = word_of(line)
@@ -229,7 +230,7 @@ class Jobs:
                 continue
             self._heard_s = self._clock()
             if word.started:
-                self._has_started(word, state)
+                self._record_start(word, state)
             elif word.record is not msgspec.UNSET:
                 state.record = bytes(word.record)
             elif word.doing and self._clock() >= self._tell_s:
@@ -237,12 +238,12 @@ class Jobs:
                 self._progress.about(self._subject(word.number, state))
                 self._progress.doing(word.doing, word.seconds_left)
 
-    def _has_started(self, word: Word, state: _State) -> None:
+    def _record_start(self, word: Word, state: _State) -> None:
         if word.node not in self._addresses:
             self._look()
         what = "starts"
         if state.starts:
-            lost = f"its process on {state.starts[-1]}" if self._is_there(state) else state.starts[-1]
+            lost = f"its process on {state.starts[-1]}" if self._is_node_there(state) else state.starts[-1]
             what = f"starts again: {lost} was lost"
         state.starts.append(self._addresses.get(word.node, "unknown"))
         self._moved_s = state.started_s = self._clock()
@@ -250,22 +251,22 @@ class Jobs:
         state.record = None
         self._say(self._subject(word.number, state), what)
 
-    def _given_up(self) -> Iterator[Came]:
+    def _give_up(self) -> Iterator[Came]:
         """Cancel and yield the jobs that would never end by themselves."""
         now_s = self._clock()
         for number, state in list(self._open.items()):
-            reason = self._hopeless(number, state, now_s)
+            reason = self._reason_to_give_up(number, state, now_s)
             if reason is not None:
                 self._executor.cancel([number])
                 hangs = bool(state.starts) and isinstance(reason, OutOfTime)
                 if hangs:
-                    self._hung, self._moved_s = True, now_s  # what it holds of its node may never come free
+                    self._hung, self._moved_s = True, now_s  # the device that it holds on its node may never be freed
                 yield self._failed(number, self._open.pop(number), reason, "timeout" if hangs else "died")
 
-    def _hopeless(self, number: int, state: _State, now_s: float) -> TputfindError | None:
+    def _reason_to_give_up(self, number: int, state: _State, now_s: float) -> TputfindError | None:
         job = self._jobs[number]
         budget_s = job.spec.budget_s
-        there = self._is_there(state)  # else it waits to be started again
+        there = self._is_node_there(state)  # else it waits for its restart
         if there and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
             what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
             return OutOfTime(f"{_named(job)}: {what}", _SEE)
@@ -286,8 +287,8 @@ class Jobs:
         return None
 
     def _interrupted(self, interruption: KeyboardInterrupt) -> Iterator[Came]:
-        """Yield the jobs that have ended, cancel what is open, and yield the records that are begun."""
-        with suppress(KeyboardInterrupt):  # another one: somebody is in a hurry
+        """Yield the jobs that have ended, cancel the open ones, and yield their partial records."""
+        with suppress(KeyboardInterrupt):  # a second interruption: the user is in a hurry
             while ends := [end for end in self._executor.ended(0.0) if end.number in self._open]:
                 for end in ends:
                     yield self._came(end, self._open.pop(end.number))
@@ -305,7 +306,7 @@ class Jobs:
                 yield Came(number, record, whole=True, ended_by=interruption)
 
     def _came(self, end: End, state: _State) -> Came:
-        """Return what a job's answer says, checked as any file is."""
+        """Return the result in a job's answer, which is checked like any file."""
         number = end.number
         self._moved_s = self._heard_s = self._clock()
         if end.answer is None:
@@ -330,10 +331,10 @@ class Jobs:
         return Came(number, record, whole=True, ended_by=error)
 
     def _checked(self, number: int, data: bytes, state: _State) -> Record:
-        """Return a record that a node made, with what must be known of how it came about.
+        """Return a record from a node, with notices about the node.
 
         Raises:
-            BadRecord: it is none, or not the answer to what was asked.
+            BadRecord: it is not a record, or does not match the request.
         """
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else "unknown"
@@ -355,7 +356,7 @@ class Jobs:
         )
 
     def _failed(self, number: int, state: _State, error: TputfindError, kind: FailureKind | None = None) -> Came:
-        """Return a record with one failed row, or with none where it is the only job: then the error says it all."""
+        """Return a failed result: its record has one failed row, or no row if it is the only job."""
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else ""
         record = Record(
@@ -371,8 +372,8 @@ class Jobs:
         record = failed_record(record, error, kind) if self._total > 1 else record
         return Came(number, record, whole=False, ended_by=error)
 
-    def _is_there(self, state: _State) -> bool:
-        """Whether the node that a job started on last is."""
+    def _is_node_there(self, state: _State) -> bool:
+        """Whether the node of the job's latest start is still there."""
         return any(node.id == state.node for node in self._alive)
 
     def _subject(self, number: int, state: _State) -> str:

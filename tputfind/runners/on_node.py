@@ -1,4 +1,4 @@
-"""A job of a cluster, on the node that measures it: the same session as on any host, its record returned as JSON."""
+"""A job of a cluster, on its node: the same session as on any host; its record is returned as JSON."""
 
 import os
 import time
@@ -19,16 +19,16 @@ from tputfind.runners.sweep import Job, sweep
 from tputfind.version import __version__
 
 _RECORD_EVERY_S: Final = 5.0
-"""Seconds between two states of an unfinished record: it is wanted only where the run is interrupted."""
+"""Seconds between two states of an unfinished record, which are used only if the run is interrupted."""
 ALIVE_S: Final = 10.0
-"""Seconds between two words of a job that has nothing else to say."""
+"""Seconds between two messages of a job that has nothing else to report."""
 
 Tell = Callable[[str, bytes], object]
-"""Takes a line of JSON for the driver; of several in the same slot, the latest is enough."""
+"""Sends a line of JSON to the driver; a newer line replaces an older one in the same slot."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node is to measure; ``trust_model_file`` as the user said on the driver."""
+    """A job for a node; ``trust_model_file`` is the user's choice on the driver."""
 
     spec: Spec
     command: str
@@ -36,10 +36,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What comes back of a job, as it goes on and at its end: never anything but JSON. One without more says: alive.
+    """A message from a job, during its run and at its end, always as JSON. A message with only the ids means: alive.
 
-    ``number`` says which job, ``node`` is Ray's id of the node. ``record`` is the record so far; with ``refusal``, if
-    anything ended it early, it is the end.
+    ``number`` is the number of the job, ``node`` is Ray's id of the node. ``record`` is the record so far; the last
+    message holds the final record, and ``refusal`` if an error ended the job.
     """
 
     number: int
@@ -52,7 +52,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
-    """Measure what was asked, and return the last word of it."""
+    """Measure a request; return the last message, as JSON."""
     word = Word(**head)
     record: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     ended_by: BaseException | None
@@ -66,10 +66,10 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
         ended_by, record = measured.ended_by, msgspec.Raw(msgspec.json.encode(measured.record))
     except TputfindError as refused:
         ended_by = refused
-    except msgspec.ValidationError as unknown:  # of the request: what a child says is checked where it is heard
+    except msgspec.ValidationError as unknown:  # in the request: messages of children are checked where they are read
         what = f"tputfind {__version__} of the node does not understand the request: {unknown}"
         ended_by = BadRequest(what, "install the same tputfind on all nodes")
-    except Exception as defect:  # of ours: told as one, and not pickled
+    except Exception as defect:  # a bug of tputfind: reported as such, and not pickled
         what = f"a fault of tputfind's on the node: {type(defect).__name__}: {defect}"
         ended_by = TputfindError(what, "", traceback.format_exc())
     refusal = Refusal.of(ended_by) if isinstance(ended_by, TputfindError) else None
@@ -78,7 +78,7 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
 
 @contextmanager
 def _alive(word: Word, tell: Tell) -> Iterator[None]:
-    """Say now and then that the job's process is there."""
+    """Send a message every ``ALIVE_S`` seconds while the job's process is alive."""
     ended = Event()
 
     def say() -> None:
@@ -95,7 +95,7 @@ def _alive(word: Word, tell: Tell) -> Iterator[None]:
 
 
 class _Telling:
-    """Progress that goes to the driver."""
+    """Progress that is sent to the driver."""
 
     def __init__(self, word: Word, tell: Tell) -> None:
         self._word = word
@@ -103,7 +103,7 @@ class _Telling:
         self._next_s = 0.0
 
     def about(self, subject: str) -> None:
-        """The driver names the job itself."""
+        """Do nothing: the driver names the job itself."""
 
     def doing(self, what: str, seconds_left: float | None) -> None:
         word = msgspec.structs.replace(self._word, doing=what, seconds_left=seconds_left)

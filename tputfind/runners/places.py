@@ -1,4 +1,4 @@
-"""Where in a cluster a job may run: what Ray is asked to give it, worked out from the nodes that are there."""
+"""The places of jobs in a cluster: Ray's resources for it, computed from the available nodes."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,11 +14,11 @@ from tputfind.record.spec import Spec
 Choice = Literal["next", "kinds", "each"]
 """A job runs on the ``next`` free device, once on each of the ``kinds`` of accelerators, or on ``each`` device."""
 KIND: Final = "ray.io/accelerator-type"
-"""The label of a node that says which kind of accelerator it has; Ray sets it, and ``ray start --labels`` can."""
+"""The node label for the kind of accelerator; Ray sets it, and ``ray start --labels`` can."""
 _RESOURCES: Final = {"cuda": "GPU", "xpu": "GPU"}
-"""Ray's names for what torch calls otherwise; other devices have the same name in capitals (NPU, HPU, CPU)."""
+"""Ray's names for devices that torch names otherwise; other devices have the same name in capitals (NPU, HPU, CPU)."""
 HOST: Final = "CPU"
-"""The resource that is a node itself: its count is no number of devices."""
+"""The resource that stands for a whole node: its count is not a number of devices."""
 _LISTS: Final = "tputfind devices --ray lists what the cluster has"
 
 
@@ -32,10 +32,10 @@ class Node(NamedTuple):
 
 
 class ClusterPlace(NamedTuple):
-    """What Ray is asked for: so many of a resource, on any node, on one of a kind, or on one certain node.
+    """A request to Ray: an amount of a resource, on any node, on nodes of a kind, or on one node.
 
-    ``device`` is what the job calls it there. A job of ``--each`` takes all devices of its node and uses one of them:
-    so none is measured twice, none is left out, and no other job of Ray's is beside it.
+    ``device`` is the name of the device on the node. A job of ``--each`` takes all devices of its node and uses one of
+    them: each device is then measured exactly once, without other Ray jobs on the node.
     """
 
     device: str
@@ -45,7 +45,7 @@ class ClusterPlace(NamedTuple):
     node: Node | None = None
 
     def may_be(self, node: Node) -> bool:
-        """Whether the job could run on a node, were it free."""
+        """Whether the job could run on a node if the node were free."""
         return (
             node.resources.get(self.resource, 0) >= self.amount
             and self.kind in (None, node.kind)
@@ -53,27 +53,27 @@ class ClusterPlace(NamedTuple):
         )
 
     def most_on_one(self, nodes: Sequence[Node]) -> int:
-        """Return how many jobs like this one a node may have at once, where it has the most room."""
+        """Return the maximum number of such jobs at once on one node."""
         return max(int(node.resources[self.resource]) // self.amount for node in nodes if self.may_be(node))
 
 
 def devices_of(node: Node) -> dict[str, int]:
-    """Return how many devices a node has, by Ray's name of the resource, the CPU last; others are no devices."""
+    """Return the number of a node's devices by Ray's resource name, the CPU last; other resources are left out."""
     counts = {name: int(node.resources.get(name, 0)) for name in ("GPU", "NPU", "HPU", "TPU", "neuron_cores", "CPU")}
     return {name: count for name, count in counts.items() if count}
 
 
 def resource_of(device: str) -> str:
-    """Return what Ray calls a device."""
+    """Return Ray's resource name of a device."""
     return _RESOURCES.get(device, device.upper())
 
 
 def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1) -> list[ClusterPlace]:
-    """Return the places where each spec is to be measured, which takes a device for each of its ``ranks``.
+    """Return the places for each spec, which takes one device for each of its ``ranks``.
 
     Raises:
-        BadRequest: the device is one that only a host can choose, or one model is to run on each.
-        NoSuchDevice: no node has such a device, or as many, or none says of which kind it is.
+        BadRequest: the device is one that only a host can choose, or ``each`` is combined with several ranks.
+        NoSuchDevice: no node has such a device, or enough of them, or the kinds of all nodes are unknown.
     """
     if choice == "each" and ranks > 1:
         raise BadRequest("--each measures every device by itself: leave --gpus and --parallel out")
@@ -82,16 +82,16 @@ def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1
         name = kind[0] if kind else "cuda"
         raise BadRequest(f"--device {device}: with --ray, Ray chooses the device", f"name its kind: --device {name}")
     if device == "auto":
-        device = next((name for name in ("cuda", "npu", "hpu") if _having(nodes, name)), "cpu")
-    having = _having(nodes, device)
+        device = next((name for name in ("cuda", "npu", "hpu") if _nodes_with(nodes, name)), "cpu")
+    having = _nodes_with(nodes, device)
     if not having:
         what = f"{resource_of(device)} for --device {device}"
         raise NoSuchDevice(f"none of the {len(nodes)} nodes of the cluster has a {what}", _LISTS)
-    if resource_of(device) != HOST and not (having := _having(nodes, device, ranks)):
+    if resource_of(device) != HOST and not (having := _nodes_with(nodes, device, ranks)):
         what = f"no node of the cluster has {ranks} {resource_of(device)}"
         raise NoSuchDevice(f"{what}: the ranks of one model run on one node", _LISTS)
     if choice == "each":
-        return [place for node in having for place in _each(node, device)]
+        return [place for node in having for place in _places_on_node(node, device)]
     if choice == "next":
         return [_place(having, device, ranks)]
     kinds = sorted({node.kind for node in having} - {""})
@@ -100,18 +100,18 @@ def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1
     return [_place([node for node in having if node.kind == kind], device, ranks, kind) for kind in kinds]
 
 
-def _having(nodes: Sequence[Node], device: str, count: int = 1) -> list[Node]:
+def _nodes_with(nodes: Sequence[Node], device: str, count: int = 1) -> list[Node]:
     return [node for node in nodes if node.resources.get(resource_of(device), 0) >= count]
 
 
 def _place(nodes: Sequence[Node], device: str, ranks: int, kind: str | None = None) -> ClusterPlace:
-    """Return a device a rank of any of these nodes; a CPU is a whole node, so that two jobs never share one."""
+    """Return a place with one device per rank on any of these nodes; a CPU is a whole node, for one job only."""
     resource = resource_of(device)
     count = max(int(node.resources[resource]) for node in nodes) if resource == HOST else ranks
     return ClusterPlace(device, resource, count, kind)
 
 
-def _each(node: Node, device: str) -> Iterator[ClusterPlace]:
+def _places_on_node(node: Node, device: str) -> Iterator[ClusterPlace]:
     resource = resource_of(device)
     count = int(node.resources[resource])
     names = [device] if resource == HOST else [f"{device}:{number}" for number in range(count)]
@@ -119,13 +119,13 @@ def _each(node: Node, device: str) -> Iterator[ClusterPlace]:
 
 
 def left_out(nodes: Sequence[Node], places: Sequence[ClusterPlace]) -> list[Node]:
-    """Return the nodes that have the resource, and on which no job may run: smaller ones, or of no known kind."""
+    """Return the nodes that have the resource but can run no job: too small, or of an unknown kind."""
     having = [node for node in nodes if node.resources.get(places[0].resource, 0) >= 1]
     return [node for node in having if not any(place.may_be(node) for place in places)]
 
 
 def answers(record: Record, spec: Spec, place: ClusterPlace) -> bool:
-    """Whether a record is of this spec at this place, however many devices were busy meanwhile."""
+    """Whether a record is of this spec at this place; the number of busy devices may differ."""
     kind, node = identity.place_of(record)
     return (
         msgspec.structs.replace(record.spec, load=spec.load, busy_devices=spec.busy_devices) == spec

@@ -1,4 +1,4 @@
-"""Devices at work: a thread and a server of processes for each, which do one thing at a time."""
+"""Devices at work: a thread and a server of processes for each, which do one job at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tputfind.session.barrier import Meeting
 
 
 class Done(NamedTuple):
-    """What came of the work that a device was given, or why nothing did."""
+    """The result of a device's work, or its error."""
 
     place: HostPlace
     result: object
@@ -24,13 +24,13 @@ class Done(NamedTuple):
 
 
 Work = Callable[[], object]
-"""What a device is given to do, in its own thread."""
+"""A job for a device, which runs in the device's thread."""
 
 
 class Stations:
     """The devices of one run, by place; use it as a context manager, in the main thread.
 
-    A signal that stops the run interrupts all of them and is no exception: that could lose what a device has done.
+    A signal that stops the run interrupts all devices, without an exception that could lose finished work.
     """
 
     def __init__(self, *, trust_model_file: bool) -> None:
@@ -54,15 +54,15 @@ class Stations:
                 station.close()
 
     def children(self, place: HostPlace) -> Children:
-        """Return what asks the processes of a device."""
+        """Return the ``Children`` of a device, which start its processes."""
         return self._station(place).children
 
     def give(self, place: HostPlace, work: Work) -> None:
-        """Have a device do something; ``next_done`` says what came of it."""
+        """Make a device do some work; ``next_done`` returns the result."""
         self._station(place).give(work)
 
     def next_done(self, meeting: Meeting | None = None) -> Done:
-        """Return what a device has done next; a signal interrupts all of them, also where their processes meet."""
+        """Return the next finished work of any device; a signal interrupts all devices and the ``meeting``."""
         while (done := self._events.get()) is None:
             self.interrupted = True
             for station in self._stations.values():
@@ -101,6 +101,6 @@ class _Station:
             while (work := self._given.get()) is not None:
                 try:
                     done = Done(self._place, work())
-                except BaseException as error:  # whatever it is, the main thread is waiting for word
+                except BaseException as error:  # of any kind: the main thread waits for an answer
                     done = Done(self._place, None, error)
                 self._events.put(done)

@@ -1,4 +1,4 @@
-"""Several specs measured one after another: all are looked at before any is measured, and none ends the list."""
+"""Several specs measured one after another: all are inspected first, and a failure of one does not end the list."""
 
 import itertools
 import time
@@ -23,10 +23,10 @@ from tputfind.session.run import Measured
 
 
 class Job(NamedTuple):
-    """What to measure: specs whose records go into ``folder``, None for none, as asked for by ``command``.
+    """The specs to measure, the ``folder`` of their records (None saves none), and the ``command`` of the request.
 
-    ``resumed`` is a record to go on with, which is then the only one, and the file it lies in. The ``first`` batch
-    sizes are timed before the largest batch is searched for.
+    ``resumed`` is a record to resume and its file; there is then only one spec. The ``first`` batch sizes are timed
+    before the largest batch is searched for.
     """
 
     specs: Sequence[Spec]
@@ -37,34 +37,34 @@ class Job(NamedTuple):
 
 
 def each_recipe(options: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield the options of every recipe that the lists among them ask for, the first values first."""
+    """Yield the options of every combination of the lists among them, in the order of their values."""
     lists = {name: _values(value) for name in LISTED if (value := options.get(name)) is not None}
     for values in itertools.product(*(dict.fromkeys(values) for values in lists.values())):
         yield {**options, **dict(zip(lists, values, strict=True))}
 
 
 def _values(value: object) -> Sequence[object]:
-    """Return the values that an option is given, with commas between them or in a sequence."""
+    """Return the values of an option: a text is split at commas, a sequence is returned as it is."""
     if isinstance(value, str):
         return value.split(",")
     return value if isinstance(value, (list, tuple)) and value else [value]
 
 
 def in_queue(spec: Spec, busy: int) -> Spec:
-    """Return a spec that says how many devices of its host work at once, itself among them, each at its own job."""
+    """Return the spec with the number of devices of its host that work at once, each at its own job."""
     return msgspec.structs.replace(spec, load="queue", busy_devices=busy) if busy > 1 else spec
 
 
 def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured]:
-    """Yield what becomes of each spec in turn, and nothing more after an interruption.
+    """Yield the result of each spec in turn; end after an interruption.
 
-    What a device cannot do ends no list: it becomes a record with one failed row.
+    A spec that the device cannot run does not end the list: it becomes a record with one failed row.
 
     Raises:
         TputfindError: none of the specs can be measured, or its record could not be saved.
-        KeyboardInterrupt: while nothing was being measured yet.
+        KeyboardInterrupt: the run was interrupted before the first measurement.
     """
-    budget_s = job.specs[0].budget_s  # the same for all: it is the command's
+    budget_s = job.specs[0].budget_s  # the same for all specs: it is the command's
     end_s = None if budget_s is None else time.monotonic() + budget_s
     children.end_within(budget_s)
     inspections = inspected(job.specs, children, progress)
@@ -92,7 +92,7 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
 
 
 def failed(record: Record, file: RecordFile, error: TputfindError) -> Measured:
-    """Return what becomes of a spec that cannot be measured: a record with one failed row, which is saved."""
+    """Return the result of a spec that cannot be measured: a saved record with one failed row."""
     record = outcome.failed_record(record, error)
     file.save(record)
     return Measured(record, file, error)
@@ -105,17 +105,17 @@ def _file_of(job: Job, spec: Spec, inspection: Inspection) -> RecordFile:
 
 
 def known_inspections(inspections: Sequence[Inspection | NoSuchDevice]) -> list[Inspection]:
-    """Return what was seen of each spec; of one that cannot be measured, what is known of the device."""
+    """Return the inspection of each spec; for one that cannot be measured, the properties of the device only."""
     looked_at = next(one for one in inspections if isinstance(one, Inspection))
     elsewhere = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
     return [one if isinstance(one, Inspection) else elsewhere for one in inspections]
 
 
 def inspected(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
-    """Return what each spec will be measured on, or why it cannot be.
+    """Return the inspection of each spec, or the error if its device does not support it.
 
     Raises:
-        TputfindError: none of them can be measured, or one was asked for wrongly.
+        TputfindError: none of them can be measured, or a request is wrong.
     """
     found: list[Inspection | NoSuchDevice] = []
     for number, spec in enumerate(specs, 1):
@@ -132,5 +132,5 @@ def inspected(specs: Sequence[Spec], children: Children, progress: Progress) -> 
 
 
 def subject(spec: Spec, number: int, count: int) -> str:
-    """Say which model is being measured, and where several are, in which recipe, and which of how many it is."""
+    """Return the label of a measurement: the model; with several specs also its number and the recipe."""
     return spec.model if count == 1 else f"{number}/{count} {spec.model} {identity.name_of(spec)}"

@@ -1,6 +1,6 @@
-"""What travels to the nodes of a cluster as it is: the task, and the board on which tasks write their progress.
+"""The code that is sent to the nodes of a cluster: the task, and the board on which tasks write their progress.
 
-It names nothing of tputfind outside functions: a node has a tputfind of its own, or says that it has none.
+Outside functions it does not import tputfind: a node imports its own tputfind, or reports that it has none.
 """
 
 import json
@@ -11,18 +11,18 @@ from typing import Any
 
 
 class Board:
-    """Holds what tasks wrote since the driver last looked: all starts, and of the rest the latest of each job."""
+    """Holds the lines of tasks since the driver's last look: all starts, and otherwise the latest line of each slot."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[object, ...], bytes] = {}
 
     def write(self, slot: tuple[object, ...], line: bytes) -> None:
-        """Keep a line, in the place of the one with the same slot."""
-        self._lines.pop(slot, None)  # so that it stands behind those of before
+        """Keep a line; it replaces the line of the same slot."""
+        self._lines.pop(slot, None)  # so that the new line comes last
         self._lines[slot] = line
 
     def take(self) -> bytes:
-        """Return the lines in the order in which they came, and forget them."""
+        """Return the lines in the order of their arrival, and forget them."""
         lines, self._lines = self._lines, {}
         return b"\n".join(lines.values())
 
@@ -33,17 +33,17 @@ def _wait_for(ray: Any, written: Any) -> None:
 
 
 def task(number: int, request: bytes, board: Any) -> bytes:
-    """Measure one job on this node, and return its answer as JSON, whatever becomes of it.
+    """Measure one job on this node; always return an answer as JSON.
 
-    No exception leaves it: Ray would pickle that, and the driver unpickles nothing.
+    No exception leaves the function: Ray would pickle it, and the driver unpickles nothing.
     """
     import ray
 
     context = ray.get_runtime_context()
     head = {"number": number, "node": context.get_node_id()}
     started = board.write.remote((number, "started", os.getpid()), json.dumps({**head, "started": True}).encode())
-    # It is told before anything of the user's runs, which could stop this process. Ray gives the cores of a task whose
-    # main thread waits to another task, and both would run at once.
+    # Report the start before any code of the user runs, which could stop this process. Ray gives the cores of a task
+    # whose main thread waits to another task, and both would run at once; so a thread waits.
     told = threading.Thread(target=_wait_for, args=(ray, started))
     told.start()
     told.join()

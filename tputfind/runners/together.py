@@ -1,4 +1,4 @@
-"""The same job on all devices at once: each has a session, and its processes meet those of the others at a barrier."""
+"""The same job on all devices at once: each has a session, and their processes meet at a barrier."""
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,14 +22,14 @@ from tputfind.session.trials import TrialRunner
 
 
 class Alone(NamedTuple):
-    """A device, and what it did alone."""
+    """A device, and its measurement alone."""
 
     place: HostPlace
     measured: Measured
 
 
 class BusyDevice(NamedTuple):
-    """A device, the session of what it does while all are busy, its file, and the trials that were taken before."""
+    """A device, its session while all devices are busy, its file, and the trials of its measurement alone."""
 
     place: HostPlace
     session: Session
@@ -38,15 +38,15 @@ class BusyDevice(NamedTuple):
 
 
 def common_batch_sizes(alone: Iterable[Alone]) -> list[int]:
-    """Return the batch sizes that ran on each device alone; those that the answers rest on come first."""
+    """Return the batch sizes that ran on each device alone; those that decide the answers come first."""
     records = [one.measured.record for one in alone]
     timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
-    first = {size for record in records for size in _of_answers(record)}
+    first = {size for record in records for size in _answer_batch_sizes(record)}
     return sorted(set.intersection(*timed), key=lambda size: (size not in first, size)) if timed else []
 
 
-def _of_answers(record: Record) -> set[int]:
-    """Return the batch sizes that the answers of a record rest on."""
+def _answer_batch_sizes(record: Record) -> set[int]:
+    """Return the batch sizes that decide the answers of a record."""
     largest = set() if record.edge is None else {record.edge.largest_batch}
     return stopping.contenders(record.spec, record.rows, record.edge) | largest
 
@@ -54,13 +54,13 @@ def _of_answers(record: Record) -> set[int]:
 def busy_device(
     alone: Alone, spec_fields: dict[str, object], command: str, children: Children, progress: Progress
 ) -> BusyDevice:
-    """Return a device that is to be busy as all are, and has measured nothing of that yet."""
+    """Return a device with an empty session for the measurement while all are busy."""
     before = alone.measured.record
     spec = msgspec.structs.replace(before.spec, load="all_busy", max_batch=None, headroom=None, soak=0, **spec_fields)
     fields = {"started": now(), "finished": None, "resumed": (), "wall_s": 0.0, "command": command}
     left_out = {"trials": (), "edge": None, "safe": None, "rows": (), "notices": ()}
     record = msgspec.structs.replace(before, spec=spec, **fields, **left_out)
-    # It lies where the record of the device alone does; nowhere if that lies nowhere.
+    # The file lies in the folder of the device's record alone; without such a file, the record is not saved.
     folder = None if alone.measured.file.path is None else alone.measured.file.path.parent
     file = RecordFile(folder, stem_of(spec, record.environment, (slug(spec.device), "all-busy")))
     progress.about(spec.model)
@@ -72,37 +72,37 @@ class Together:
     """One job on several devices at once."""
 
     def __init__(self, devices: Sequence[BusyDevice], stations: Stations, did: Callable[[str], None]) -> None:
-        """Take the devices, what has them work, and whom to tell what has ended."""
+        """Args: the devices, the stations that run them, and a function that reports what has ended."""
         self._devices = devices
         self._stations = stations
         self._did = did
         self._late = False
 
     def time_all(self, batch_sizes: Iterable[int]) -> None:
-        """Time every batch size until all are known or somebody had enough.
+        """Time every batch size until all rows have ended, or the run is interrupted or out of time.
 
-        One that works on a single device only is not timed any more.
+        A batch size that works on only one device is not timed any more.
         """
         for size in batch_sizes:
-            while len(able := self._able(size)) > 1 and any(_wants_more(one.session, size) for one in able):
+            while len(able := self._working_devices(size)) > 1 and any(_wants_more(one.session, size) for one in able):
                 if not self._time(size, able):
                     return
 
     def finish(self) -> None:
-        """Say that nothing more is measured; where the budget was over, it ended the rows that are not known by now."""
+        """Record that the measurement is finished, and that the budget ended the unfinished rows if it is over."""
         for one in self._devices:
             if self._late:
                 one.session.finish()
             else:
                 one.session.update(finished=now())
 
-    def _able(self, batch_size: int) -> list[BusyDevice]:
+    def _working_devices(self, batch_size: int) -> list[BusyDevice]:
         """Return the devices on which a batch size has not failed."""
         rows = [(one, one.session.row(batch_size)) for one in self._devices]
         return [one for one, row in rows if row is None or row.failure is None]
 
     def _time(self, batch_size: int, able: Sequence[BusyDevice]) -> bool:
-        """Time a batch size in one more process of each device on which it has not failed; False ends all."""
+        """Time a batch size in one more process of each of these devices; return False if the measurement must end."""
         meeting = Meeting(len(self._devices))
         for one, seat in zip(self._devices, meeting.seats, strict=True):
             if one in able:

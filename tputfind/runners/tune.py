@@ -1,4 +1,4 @@
-"""The best way to run a model, by racing: each variant meets the leader in turn, and the winner is measured in full."""
+"""The best recipe of a model, by racing: each variant meets the leader in turn, and the winner is measured in full."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ from tputfind.session.turns import Duel, Variant, due
 
 BUDGET_S: Final = 600.0
 _OF_RACE: Final = 0.6
-"""Of the budget: the rest is for the winner, whose rows and largest batch are what is deployed."""
+"""Fraction of the budget for the race; the rest is for the winner, whose rows and largest batch are deployed."""
 _LATEST: Final = 0.7
-"""Of the budget: when a round that takes longer than expected is ended."""
+"""Fraction of the budget after which a round that takes longer than expected is ended."""
 _OF_SCAN: Final = 0.15
 _COMPILES_S: Final = 40.0
-"""Time that a variant with a compiler is expected to take, until it has shown it."""
+"""Expected seconds of a round of a compiled variant, until one was timed."""
 _TUNES_S: Final = 240.0
-"""The same of one whose compiler times kernels to choose among them."""
+"""The same for a variant whose compiler times kernels to choose among them."""
 _STARTS_S: Final = 5.0
 _OF_GRAPHS: Final = ("cudagraph", "compile:reduce-overhead")
-"""Modes that are another one where a device has no graphs."""
+"""Modes that fall back to another mode on a device without graphs."""
 _GAIN: Final = 1.05
-"""A batch twice as large that gains less is not worth racing at."""
+"""Minimum gain in throughput for which a batch twice as large is worth racing at."""
 _PATIENCE: Final = 2
-"""Batch sizes that may gain too little before no larger one is looked at: one may just have been disturbed."""
+"""Number of batch sizes with too little gain after which no larger one is tried: one may just have been disturbed."""
 _LONGEST_BATCH_MS: Final = 2000.0
 _SHORT: Final = Plan(
     batches=3, least_batches=1, window_s=0.2, latency_batches=20, every_latency=False, warmup=1, max_seconds=2.0
@@ -68,7 +68,7 @@ _SHORT: Final = Plan(
 
 
 class Asked(NamedTuple):
-    """What is raced: the plain variant, what each factor may be, for which goal, and where the winner's record goes."""
+    """A request to race: the plain variant, the levels of each factor, the goal, and the folder for the record."""
 
     plain: Spec
     levels: Mapping[str, tuple[str, ...]]
@@ -78,15 +78,15 @@ class Asked(NamedTuple):
 
     @property
     def budget_s(self) -> float:
-        """The time for all of it."""
+        """Maximum seconds of the whole run."""
         return self.plain.budget_s or BUDGET_S
 
 
 def read_asked(model: str, options: Mapping[str, object], goal: object, folder: Path | None, command: str) -> Asked:
-    """Return what is asked for: lists of dtypes, layouts, modes or sets of cores are what may be varied.
+    """Return the request: lists of dtypes, layouts and modes are varied.
 
-    The dtype is not varied unless several are given, since another one has other outputs. Layouts, modes and, on a CPU,
-    numbers of cores are all tried unless some are given.
+    The dtype is varied only if several are given, since another dtype has other outputs. Layouts and modes are all
+    tried unless some are given. On a CPU, ``measure`` also varies the number of cores.
 
     Raises:
         BadRequest: an option is wrong.
@@ -119,23 +119,23 @@ def tune(
     trust_model_file: bool = False,
     **options: object,
 ) -> Race:
-    """Find the best way to run a model by racing: layouts, modes and, on a CPU, numbers of cores.
+    """Find the best recipe of a model by racing: layouts, modes and, on a CPU, numbers of cores.
 
     Each variant meets the leader in turn, as in ``compare``, until it is certainly faster, or certainly not faster by
     more than 2 %. The winner is measured in full.
 
     Args:
         model: as for ``find``.
-        goal: race for ``throughput``, at a batch size that is nearly as fast as any; or for ``latency``, at the
-            smallest.
-        inputs: what makes the inputs of a live module, as for ``find``.
+        goal: ``throughput`` races at a batch size that is nearly as fast as any, ``latency`` at the smallest.
+        inputs: the function that makes the inputs of a live module, as for ``find``.
         output: a folder for the winner's record; None saves nothing.
-        progress: whether to show on stderr what is being done; or what is to be told instead.
-        trust_model_file: load a file of a model even where that can run code.
-        options: as for ``find``. Lists of ``dtype``, ``layout`` and ``mode`` are what is varied. ``budget`` is 10 min.
+        progress: whether to show progress on stderr; or a listener that receives it instead.
+        trust_model_file: load a file of a model even if that can run code.
+        options: as for ``find``. Lists of ``dtype``, ``layout`` and ``mode`` are varied. ``budget`` is 10 min by
+            default.
 
     Returns:
-        The race: ``winner``, its ``record``, and ``contenders`` with what became of each.
+        The race: ``winner``, its ``record``, and ``contenders`` with the outcome of each.
 
     Raises:
         TputfindError: an option is wrong, or the device or the model does not allow it.
@@ -220,7 +220,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
 
 
 def _core_sets(device: str) -> tuple[str, ...]:
-    """Return the sets of cores that are tried on a CPU: all, half of them, and one; those that were named are kept."""
+    """Return the sets of cores to try on a CPU: all cores, half of them, and one; or only the set that was named."""
     if ":" in device:
         return (device,)
     here = sorted(cores.here())
@@ -231,9 +231,9 @@ def _core_sets(device: str) -> tuple[str, ...]:
 def _batch_size(
     asked: Asked, plain: Spec, inspection: Inspection, children: Children, progress: Progress
 ) -> tuple[int, Spec]:
-    """Return the batch size to race at, and the plain variant as it runs.
+    """Return the batch size to race at, and the plain variant in a grad mode that runs.
 
-    It is the one that was asked for, or that is nearly as fast as any within the SLO; for latency it is the smallest.
+    It is the requested batch size, or one that is nearly as fast as any within the SLO; for latency it is the smallest.
 
     Raises:
         TputfindError: not even the smallest batch runs.
@@ -267,12 +267,12 @@ def _batch_size(
 
 
 class _Course:
-    """A race under way: the leader, and what became of those it met."""
+    """A race under way: the leader, and the outcomes of its challengers."""
 
     def __init__(
         self, plain: Spec, as_variant: Callable[[Spec, int], Variant], until_s: float, progress: Progress
     ) -> None:
-        """Take the first leader, what makes the leader (0) and a challenger (1) of specs, and when the race ends."""
+        """Args: the first leader, a function that makes the leader (0) or a challenger (1), and the end of the race."""
         self.leader = plain
         self.contenders = [Contender(spec=plain, outcome="first")]
         self._as_variant = as_variant
@@ -286,7 +286,7 @@ class _Course:
     def run(self, levels: Mapping[str, tuple[str, ...]]) -> None:
         """Let every variant that differs from the leader in one factor challenge it, until none is left.
 
-        What time is left then goes to those that are undecided beside the leader, the one that seems fastest first.
+        The remaining time goes to the challengers that are undecided against the leader, the fastest first.
         """
         self._comparisons = max(1, sum(len(values) - 1 for values in levels.values()))
         met = {self.leader}
@@ -298,7 +298,7 @@ class _Course:
             one = self.contenders[place]
             if one.against == self.leader:
                 begin_s = monotonic()
-                decided = self._decided(one.spec, duel, self._until_s)
+                decided = self._decide(one.spec, duel, self._until_s)
                 self.contenders[place] = msgspec.structs.replace(decided, seconds=one.seconds + monotonic() - begin_s)
 
     def _meet(self, challenger: Spec, share_s: float) -> None:
@@ -314,25 +314,25 @@ class _Course:
         try:
             seen = as_inspected(challenger, inspect(challenger, variant.children))
         except TputfindError as error:
-            self.contenders.append(_ended(challenger, error))
+            self.contenders.append(_contender_after_error(challenger, error))
             return
         duel = Duel(self._as_variant(self.leader, 0), variant._replace(spec=seen))
-        contender = self._decided(challenger, duel, begin_s + max(share_s, needs_s))
+        contender = self._decide(challenger, duel, begin_s + max(share_s, needs_s))
         seconds = monotonic() - begin_s
         self._took_s[challenger.mode] = seconds / max(1, len(duel.tried.turns.rounds))
         if contender.outcome == "undecided":
             self._undecided[len(self.contenders)] = duel
         self.contenders.append(msgspec.structs.replace(contender, seconds=seconds))
 
-    def _decided(self, challenger: Spec, duel: Duel, until_s: float) -> Contender:
-        """Take rounds until it is decided whether a challenger leads; say what becomes of it, and have it lead."""
+    def _decide(self, challenger: Spec, duel: Duel, until_s: float) -> Contender:
+        """Take rounds until the outcome of a challenger is decided; return it, and let a faster challenger lead."""
         judged = partial(judged_in_turn, tolerance=REGRET, comparisons=self._comparisons, scatter=SCATTER)
         try:
             for _ in due([duel], lambda tried: is_settled(judged(tried)), until_s):
                 duel.take_round(self._random)
         except TputfindError as error:
             if not duel.tried.turns.rounds or not isinstance(error, OutOfTime):
-                return _ended(challenger, error)
+                return _contender_after_error(challenger, error)
         failure = duel.tried.failure
         if failure is not None and duel.tried.failed == 0:
             raise no_answer(self.leader, duel.batch_size, failure, smallest=False)
@@ -340,7 +340,7 @@ class _Course:
             reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
             return Contender(spec=challenger, outcome="failed", reason=reason)
         if not duel.tried.turns.rounds:
-            return _ended(challenger, OutOfTime("--budget ended before a round"))
+            return _contender_after_error(challenger, OutOfTime("--budget ended before a round"))
         judgement = judged(duel.tried)
         outcome = outcome_of(judgement)
         self._progress.did(f"{recipe_of(challenger)}: {judgement.ratio:.3f} times as fast, {outcome.replace('_', ' ')}")
@@ -350,8 +350,8 @@ class _Course:
         return Contender(spec=challenger, outcome=outcome, against=against, judgement=judgement, turns=duel.tried.turns)
 
 
-def _ended(challenger: Spec, error: TputfindError) -> Contender:
-    """Return what becomes of a challenger that an error ended."""
+def _contender_after_error(challenger: Spec, error: TputfindError) -> Contender:
+    """Return the outcome of a challenger that an error ended."""
     return Contender(
         spec=challenger, outcome="untried" if isinstance(error, OutOfTime) else "failed", reason=error.message
     )
