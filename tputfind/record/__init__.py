@@ -1,1 +1,1 @@
-"""What was asked and what was measured."""
+"""Requests and measurements as frozen values, and the files that they are saved in."""

@@ -1,4 +1,4 @@
-"""The ways of timing one batch, and a pipeline, side by side: frozen values, and what is timed in which turn."""
+"""Results of ``tputfind clocks`` as frozen values, and the schedule in which the timing methods take turns."""
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
@@ -31,8 +31,9 @@ TimingMethod = Literal[
     "device_span",
 ]
 Condition = Literal["warm", "cold", "pageable", "pinned"]
-"""With warm-up and the input resident; without warm-up, in a fresh process, the first call included; warm, with the
-input copied inside the timed region from pageable or from pinned memory of the host."""
+"""``warm``: after warm-up, with the input on the device. ``cold``: in a fresh process without warm-up, the first call
+included. ``pageable`` and ``pinned``: warm, with a copy of the input from that kind of host memory inside the timed
+region."""
 Stage = Literal["first", "work", "second", "whole"]
 StageMethod = Literal["synchronised", "events", "untimed"]
 
@@ -62,7 +63,7 @@ STAGE_METHODS: Final[dict[StageMethod, str]] = {
 
 
 Loop = tuple[tuple[TimingMethod, ...], Condition]
-"""What one loop answers: the ways that it times together, and the condition."""
+"""The timing methods that one loop serves at once, and its condition."""
 HOST_CLOCK: Final[tuple[TimingMethod, ...]] = ("host_clock",)
 GRAPH: Final[tuple[TimingMethod, ...]] = ("graph",)
 _TURN: Final = 5
@@ -70,7 +71,7 @@ _FEWEST_TURNS: Final = 9
 
 
 class Asked(NamedTuple):
-    """What to time: a batch of one model, or a pipeline of two with CPU work of ``host_work_ms`` between them."""
+    """A request: time a batch of one model, or a pipeline of two with CPU work of ``host_work_ms`` between them."""
 
     specs: tuple[Spec, ...]
     batch_size: int
@@ -78,13 +79,13 @@ class Asked(NamedTuple):
     drop: int
     host_work_ms: float
     can: Capabilities | None = None
-    """What the device was found to do, once it was looked at."""
+    """The device's capabilities; None until it was examined."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one way found, in milliseconds a batch: the samples that count, in order of time, and their summary.
+    """Results of one timing method, in ms per batch: the samples that count, in order of time, and their summary.
 
-    ``std_ms`` is None of a single sample.
+    ``std_ms`` is None for a single sample.
     """
 
     mean_ms: Amount
@@ -94,7 +95,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> Self:
-        """Summarise one sample or more."""
+        """Summarise one or more samples."""
         return cls(
             mean_ms=fmean(samples_ms),
             median_ms=median(samples_ms),
@@ -104,7 +105,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of timing under one condition: its figures, or why there are none."""
+    """One timing method under one condition: its figures, or the failure."""
 
     way: TimingMethod
     condition: Condition
@@ -113,10 +114,10 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Methods(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="methods"):
-    """The ways of timing one batch of a model. A cell that is missing does not apply.
+    """The timing methods for one batch of a model. A missing cell does not apply.
 
-    ``drop`` of the ``repeats`` timings do not count, but for those without warm-up. ``started`` is ISO 8601, UTC.
-    ``method`` is None in files of schema 1, which did not say it.
+    The first ``drop`` of the ``repeats`` timings are left out, except without warm-up. ``started`` is ISO 8601, UTC.
+    ``method`` is None in files of schema 1, which lack it.
     """
 
     KIND = "clocks"
@@ -136,7 +137,7 @@ class Methods(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
 
 
 class StageCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage of a pipeline, or the whole of it, timed in one way. The whole has one sample a turn."""
+    """One stage of a pipeline, or the whole, timed by one method. The whole has one sample per turn."""
 
     stage: Stage
     way: StageMethod
@@ -144,7 +145,7 @@ class StageCell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process found of a pipeline in one turn, or the failure that ended it, and which model's that was."""
+    """Results of one process for a pipeline in one turn, or the failure that ended it and the model that failed."""
 
     cells: tuple[StageCell, ...] = ()
     failure: Failure | None = None
@@ -152,9 +153,9 @@ class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline"):
-    """A pipeline of two models with CPU work between them, timed in several ways in turn; fields as of ``Methods``.
+    """A pipeline of two models with CPU work between them, timed by several methods in turn; see ``Methods``.
 
-    ``host_work_ms`` is what the CPU work was asked to take; what it took is among the cells.
+    ``host_work_ms`` is the requested CPU work; the measured CPU work is among the cells.
     """
 
     KIND = "clocks"
@@ -175,10 +176,10 @@ class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
 
 
 def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
-    """Return what is to be timed on a device, in order.
+    """Return the loops to run on a device, in order.
 
-    Where the host computes, one loop under its clock answers all there is. A device without events is timed by the host
-    clock alone.
+    On the CPU, one loop with the host clock serves every method. A device without events is timed by the host clock
+    alone.
     """
     of_events = ("events_waited", "events_at_end")
     together: list[tuple[TimingMethod, ...]] = [
@@ -198,32 +199,32 @@ def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
 
 
 def is_plain(way: TimingMethod, condition: Condition) -> bool:
-    """Return whether it is the model as it is that is timed: neither a graph, nor with copies."""
+    """Return whether the unmodified model is timed: no graph, no copies."""
     return way != "graph" and condition in ("warm", "cold")
 
 
 def turn_counts(timings: int) -> list[int]:
-    """Return how many timings a way takes in each of its turns.
+    """Return how many timings a method takes in each of its turns.
 
-    What is compared is timed in turn, a few batches at a time, so that a host or clocks that change within seconds
-    favour none: five a turn, but at least nine turns where there are nine timings.
+    Methods take turns of a few batches, so that a host or clocks that drift within seconds favour no method: five
+    timings per turn, but at least nine turns if there are nine timings.
     """
     turns = max(min(timings, _FEWEST_TURNS), timings // _TURN)
     return [timings * (number + 1) // turns - timings * number // turns for number in range(turns)]
 
 
 def by_turn(samples_ms: Sequence[float]) -> list[Sequence[float]]:
-    """Return the samples of each turn, of samples that were taken as ``turn_counts`` says."""
+    """Return the samples split by turn, as ``turn_counts`` divides them."""
     counts = turn_counts(len(samples_ms))
     return [samples_ms[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
 
 
 def schedule(planned: Sequence[Loop], repeats: int, drop: int) -> list[list[tuple[Loop, int]]]:
-    """Return what is to be run in each turn, and for how many timings.
+    """Return for each turn the loops to run, each with its number of timings.
 
-    Before the turns every loop takes the timings that will not count. The host clock alone takes all of its own there:
-    how far the launch queue fills is part of what it shows. So does what is cold, which is warm after it. Each turn of
-    the others begins with another loop.
+    An opening turn takes the timings that are dropped. The loops of the host clock alone take all their timings there,
+    because the filling of the launch queue is part of their result; so do cold loops, which are warm afterwards. Each
+    later turn begins with another loop.
     """
     in_turn = [(ways, condition) for ways, condition in planned if ways != HOST_CLOCK and condition != "cold"]
     first = [(loop, drop if loop in in_turn else repeats) for loop in planned]
@@ -235,16 +236,16 @@ def schedule(planned: Sequence[Loop], repeats: int, drop: int) -> list[list[tupl
 
 
 def cell_of(cells: Iterable[Cell], way: TimingMethod, condition: Condition) -> Cell | None:
-    """Return the cell of a way and a condition, or None where it does not apply."""
+    """Return the cell of a method and a condition, or None if it does not apply."""
     return next((cell for cell in cells if (cell.way, cell.condition) == (way, condition)), None)
 
 
 def figures_of(cells: Iterable[Cell], way: TimingMethod, condition: Condition = "warm") -> Figures | None:
-    """Return the figures of a way and a condition, or None where there are none."""
+    """Return the figures of a method and a condition, or None if they are missing."""
     cell = cell_of(cells, way, condition)
     return None if cell is None else cell.figures
 
 
 def stage_figures(cells: Iterable[StageCell], stage: Stage, way: StageMethod) -> Figures | None:
-    """Return the figures of a stage timed in one way, or None where it is not."""
+    """Return the figures of a stage timed by one method, or None if they are missing."""
     return next((cell.figures for cell in cells if (cell.stage, cell.way) == (stage, way)), None)

@@ -1,4 +1,4 @@
-"""What the numbers of a record were taken on: the device, what it can do, and the software."""
+"""The environment of a record: the device, its capabilities and the software."""
 
 from typing import Annotated, Final, Literal
 
@@ -7,18 +7,18 @@ import msgspec
 from tputfind.record.types import ASKED, FREE, TOLD, WORK, Bytes, CountFromZero
 
 ACCELERATORS_PER_HOST: Final = 8
-"""Those of an ordinary server."""
+"""Accelerators of an ordinary server."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a device can do, as it says itself.
+    """The capabilities that a device reports.
 
-    ``events``: work goes on after a call has returned, and events mark moments in it; otherwise the host clock times a
-    device that is waited for, or the host itself. ``own_memory``: its memory is not the host's. ``memory_limit``: it
-    can be held to less memory than it has. ``allocator_trace``: its allocator tells what it was asked for, which
-    forecasts are made from. ``graphs``: it replays captured work. ``pinned_copies``: it copies from pinned memory of
-    the host while both go on. ``health``: its clocks, power and temperature can be read. ``memory_size``: it tells how
-    much memory it has and how much of it is free. ``memory_peaks``: its allocator counts the most that was in use.
+    ``events``: it runs asynchronously, and events mark moments in its work; without them the host clock times the
+    synchronised device, or the host itself. ``own_memory``: its memory is not the host's. ``memory_limit``: a process
+    can be limited to less memory than the device has. ``allocator_trace``: its allocator logs its requests, on which
+    forecasts rest. ``graphs``: it replays captured work. ``pinned_copies``: it overlaps copies from pinned host memory
+    with compute. ``health``: its clocks, power and temperature can be read. ``memory_size``: it reports its total and
+    free memory. ``memory_peaks``: its allocator counts peak use.
     """
 
     events: bool
@@ -33,18 +33,18 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def on_host(self) -> bool:
-        """Whether the host computes: the device is the CPU."""
+        """Whether the device is the CPU."""
         return not self.own_memory
 
 
 Clock = Literal["events", "host"]
-"""What device spans are taken with: event marks, or the host clock around a synchronised device."""
+"""The clock of device spans: events, or the host clock around a synchronised device."""
 
 
 class ClockTest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a known load took by both clocks of a device before the run, in ms; None where a clock did not answer.
+    """The time of a known load by both clocks of a device before the run, in ms; None if a clock gave no reading.
 
-    ``mark_ms`` is what an event by itself takes on the device. ``findings`` say, in a line each, what was wrong.
+    ``mark_ms`` is the time that an event itself takes on the device. ``findings`` are one line for each defect.
     """
 
     host_ms: float | None = None
@@ -53,7 +53,7 @@ class ClockTest(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
-# Records of versions that did not ask are of one of these two.
+# Records of versions that did not save capabilities were taken on one of these two.
 _OF_CUDA: Final = Capabilities(
     events=True, own_memory=True, memory_limit=True, allocator_trace=True, graphs=True, pinned_copies=True, health=True
 )
@@ -78,11 +78,11 @@ class RankDevice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """What the numbers were taken on. Unknown is None.
+    """The device, host and software of a run. Unknown is None.
 
-    ``memory_of_others_bytes`` is what other processes held of the device before the run. ``capabilities`` is None in
-    records of versions that did not ask for them; ``can`` is known of every record. ``clock`` and ``clock_test`` are
-    those of a device whose clocks are tested before a run.
+    ``memory_of_others_bytes`` is the device memory that other processes held before the run. ``capabilities`` is None
+    in records of versions that did not save them; ``can`` is never None. ``clock`` and ``clock_test`` are those of a
+    device whose clocks are tested before a run.
     """
 
     device: Annotated[str, ASKED]
@@ -106,7 +106,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     cpu_count: Annotated[CountFromZero, TOLD]
     torch_threads: Annotated[CountFromZero, TOLD]
     cores: Annotated[str | None, TOLD] = None
-    """Those of the host that a device's process was kept to, such as ``0-15+32-47``; None where it was not."""
+    """The host cores that the process was bound to, such as ``0-15+32-47``; None if it was not bound."""
     others: Annotated[tuple[RankDevice, ...], TOLD] = ()
     """The devices of the ranks from 1, if one model runs on several; ``device`` is that of rank 0."""
     capabilities: Annotated[Capabilities | None, FREE] = None
@@ -115,19 +115,19 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device_uuids(self) -> tuple[str | None, ...]:
-        """Of the devices of all ranks."""
+        """The UUIDs of the devices of all ranks."""
         return (self.device_uuid, *(other.device_uuid for other in self.others))
 
     @property
     def devices_per_host(self) -> int | None:
-        """How many devices like this a host has: eight accelerators, one CPU; None for sets of its cores."""
+        """Devices like this on one host: eight accelerators, one CPU; None for a set of CPU cores."""
         if not self.can.on_host:
             return ACCELERATORS_PER_HOST
         return 1 if self.device == "cpu" else None
 
     @property
     def can(self) -> Capabilities:
-        """What the device can do."""
+        """The capabilities of the device; those of CUDA or of the CPU if the record has none."""
         if self.capabilities is not None:
             return self.capabilities
         return _OF_CPU if self.device == "cpu" else _OF_CUDA

@@ -1,4 +1,4 @@
-"""Files written whole or not at all, under names that no earlier run has taken."""
+"""Files that are written whole or not at all, under names that no earlier run has used."""
 
 import errno
 import os
@@ -22,18 +22,18 @@ from tputfind.record.untrusted import command_of, decoded
 from tputfind.units import echoed
 
 _MOST_BYTES: Final = 2**26
-"""Of a record: five hundred times what most take."""
+"""Maximum size of a record, some 500 times the usual one."""
 
 _LONGEST_ENDING: Final = ".-20261120T235328-99.json.4194304.tmp"
-"""What the name of a record may get beside its stem, while it is written too."""
+"""The longest text that is added to a record's name, including while it is written."""
 _USUAL_LONGEST_NAME: Final = 255
 
 
 def path_of(name: str, given: object) -> Path:
-    """Return the path that ``name`` was given, such as an option.
+    """Return the path given for ``name``, such as an option.
 
     Raises:
-        BadRequest: it is none, or one that no line can show.
+        BadRequest: it is no path, is empty, or has unprintable characters.
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(text, str):
@@ -46,10 +46,10 @@ def path_of(name: str, given: object) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Make sure that a file can be written at ``path``, before anything is measured for it.
+    """Check that a file can be written at ``path``, before the measurement starts.
 
     Raises:
-        BadRequest: it cannot, and why.
+        BadRequest: it cannot be written; the message says why.
     """
     with _told(f"cannot write {path}"):
         try:
@@ -67,10 +67,10 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Make the folder if it is missing, and make sure that files can be written in it.
+    """Create the folder if it is missing, and check that files can be written in it.
 
     Raises:
-        BadRequest: they cannot, and why.
+        BadRequest: files cannot be written there; the message says why.
     """
     with _told(f"cannot write in {folder}", "choose another place to write to"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -79,13 +79,13 @@ def check_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file by way of a temporary one beside it: readers see the old file or the new one, never half of it.
+    """Write a file through a temporary one in the same folder: readers see the old file or the new one, never a part.
 
-    What a link points to is replaced, not the link; a device or a pipe is written to as it is, and so is what this
-    process has open (``/dev/stdout``), though it be a file.
+    A link's target is replaced, not the link. A device, a pipe or an open file of this process (``/dev/stdout``) is
+    written to directly.
 
     Raises:
-        BadRequest: the disk is full or the folder gone; the old file, if there was one, is untouched.
+        BadRequest: the disk is full or the folder is missing; the old file, if there was one, is untouched.
     """
     with _told(f"cannot write {path}"):
         descriptor = descriptor_of(path)
@@ -97,12 +97,12 @@ def write_whole(path: Path, data: bytes) -> None:
             path.write_bytes(data)
             return
         path = Path(os.path.realpath(path))
-        with _temporary_beside(path, data) as temporary:
+        with _temporary_file(path, data) as temporary:
             temporary.replace(path)
 
 
 def descriptor_of(path: Path) -> int | None:
-    """Return which open file of this process a name such as ``/dev/stdout`` stands for; None for any other name."""
+    """Return the file descriptor that a name such as ``/dev/stdout`` stands for; None for any other name."""
     found = re.fullmatch(r"/dev/(?:(stdout)|(stderr)|fd/(\d{1,9}))|/proc/self/fd/(\d{1,9})", str(path))
     if found is None:
         return None
@@ -113,15 +113,15 @@ def load_record(path: str | Path) -> Record:
     """Read a record that a run saved.
 
     Raises:
-        BadRequest: the path is none.
-        BadRecord: the file is missing, unreadable, cut short, edited out of shape, or of a schema that this version
-            does not read.
+        BadRequest: ``path`` is not a path.
+        BadRecord: the file is missing, unreadable, cut short, malformed, or of a schema that this version does not
+            read.
     """
     return from_json(content(path), str(path))
 
 
 def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
-    """Read what a run, ``tputfind clocks`` or ``tputfind forecast`` saved; errors as for ``load_record``."""
+    """Read the result of a run, ``tputfind clocks`` or ``tputfind forecast``; errors as for ``load_record``."""
     data, name = content(path), str(path)
     match command_of(data):
         case "clocks":
@@ -135,7 +135,7 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
 
 
 def content(path: str | Path) -> bytes:
-    """Return what a file holds; errors as for ``load_record``, but for those of what it holds."""
+    """Return the bytes of a file; errors as for ``load_record``, without those of its content."""
     if not isinstance(path, (str, Path)):
         raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
     if path == "":
@@ -143,17 +143,17 @@ def content(path: str | Path) -> bytes:
     try:
         data = _read(Path(path))
     except OSError as error:
-        raise BadRecord(f"cannot read {path}: {error.strerror}", _instead(Path(path), error)) from None
-    except ValueError as error:  # of a name that no file can have
+        raise BadRecord(f"cannot read {path}: {error.strerror}", _hint_for_unreadable(Path(path), error)) from None
+    except ValueError as error:  # no file can have this name
         raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
-    if hint := _record_beside(Path(path)):
+    if hint := _hint_for_table(Path(path)):
         raise BadRecord(f"{path} is a table", hint)
     return data
 
 
-def _instead(path: Path, error: OSError) -> str:
-    """Say what to name in the place of a file that cannot be read; empty where nothing is known."""
-    if beside := _record_beside(path):
+def _hint_for_unreadable(path: Path, error: OSError) -> str:
+    """Return a hint which file to name instead of one that cannot be read; empty if there is no hint."""
+    if beside := _hint_for_table(path):
         return beside
     if isinstance(error, IsADirectoryError):
         return f"name its files: {path / '*.json'}"
@@ -169,8 +169,8 @@ def _instead(path: Path, error: OSError) -> str:
     return "a record is a .json file that a run saved, by default in the folder results"
 
 
-def _record_beside(path: Path) -> str:
-    """Return where the record of a CSV lies; nothing where no such file lies beside it."""
+def _hint_for_table(path: Path) -> str:
+    """Return a hint with the record of a CSV file in the same folder; empty if there is none."""
     if path.suffix != ".csv":
         return ""
     record = path.with_suffix(".json")
@@ -178,13 +178,13 @@ def _record_beside(path: Path) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """Return what a file holds; a pipe that nobody writes to is empty, and no reading goes on for ever.
+    """Return the bytes of a file; a pipe without a writer is empty, so that reading never blocks for ever.
 
     Raises:
-        BadRecord: it holds more than any record.
+        BadRecord: it is larger than any record.
         OSError: it cannot be read.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  # of an open descriptor
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  # a descriptor has no path
         os.set_blocking(file.fileno(), True)
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
@@ -193,13 +193,13 @@ def _read(path: Path) -> bytes:
 
 
 def write_new(folder: Path, stem: str, data: bytes) -> Path:
-    """Write a new record whole, as ``stem``.json in the folder, and return its path.
+    """Write a new record whole as ``stem``.json in the folder, and return its path.
 
-    Where that name, or its CSV's, is taken, the time is added: ``resnet50-fp16-nvidia-h200-20261120T235328.json``. The
-    file appears with its content, and two runs at once do not take the same name.
+    If that name or its CSV's exists, the time is added: ``resnet50-fp16-nvidia-h200-20261120T235328.json``. The file
+    appears with its full content, and two simultaneous runs never use the same name.
 
     Raises:
-        BadRequest: the disk is full or the folder gone.
+        BadRequest: the disk is full or the folder is missing.
     """
     stem = _fitting(stem, _longest_name(folder) - len(_LONGEST_ENDING))
     now = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
@@ -209,7 +209,7 @@ def write_new(folder: Path, stem: str, data: bytes) -> Path:
             if os.path.lexists(path.with_suffix(".csv")):
                 continue
             try:
-                with _temporary_beside(path, data) as temporary:
+                with _temporary_file(path, data) as temporary:
                     _place_new(temporary, path)
             except FileExistsError:
                 continue
@@ -218,7 +218,7 @@ def write_new(folder: Path, stem: str, data: bytes) -> Path:
 
 
 def _place_new(temporary: Path, path: Path) -> None:
-    """Give a finished file a name that must not be taken yet."""
+    """Give a finished file its name; raise FileExistsError if the name exists."""
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -234,8 +234,8 @@ def _place_new(temporary: Path, path: Path) -> None:
 
 
 @contextmanager
-def _temporary_beside(path: Path, data: bytes) -> Iterator[Path]:
-    """Write a file beside ``path`` and on to the disk; what is left of it is removed at the end."""
+def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a temporary file in the folder of ``path``, synced to disk; remove it at the end."""
     ending = f".{os.getpid()}.tmp"
     temporary = path.with_name(f".{_fitting(path.name, _longest_name(path.parent) - len(ending) - 1)}{ending}")
     try:
@@ -256,7 +256,7 @@ def _longest_name(folder: Path) -> int:
 
 
 def _fitting(name: str, most_bytes: int) -> str:
-    """Return a name cut to ``most_bytes`` where it is longer; a hash keeps those apart that begin alike."""
+    """Return a name, cut to ``most_bytes`` if longer; a hash keeps names with a common beginning distinct."""
     encoded = os.fsencode(name)
     if len(encoded) <= most_bytes:
         return name
@@ -266,22 +266,22 @@ def _fitting(name: str, most_bytes: int) -> str:
 
 @contextmanager
 def _told(what: str, hint: str = "") -> Iterator[None]:
-    """Turn what the file system refuses into a BadRequest that says what could not be done, and why."""
+    """Turn an error of the file system into a BadRequest: ``what`` failed, and the reason."""
     try:
         yield
     except OSError as error:
         raise BadRequest(f"{what}: {error.strerror or error}", hint) from None
-    except ValueError as error:  # of a name with a NUL
+    except ValueError as error:  # the name has a NUL
         if isinstance(error, TputfindError):
             raise
         raise BadRequest(f"{what}: {error}", hint) from None
 
 
 class RecordFile:
-    """The file that a growing record is saved in, at ``path``, if there is a folder for it."""
+    """The file of a growing record, at ``path`` once it exists; without a folder no file is written."""
 
     def __init__(self, folder: Path | None, wanted: str) -> None:
-        """Take the folder, which may be none, and the name wanted, without an ending."""
+        """Take the folder, or None, and the wanted name without an ending."""
         self._folder = folder
         self._wanted = wanted
         self.path: Path | None = None
@@ -289,16 +289,16 @@ class RecordFile:
 
     @classmethod
     def at(cls, path: Path | None) -> Self:
-        """Return the file that a record lies in already, None where it is not to be written."""
+        """Return the file of a record that was loaded from ``path``; None if it is not to be written."""
         record_file = cls(None, "")
         record_file.path = path
         return record_file
 
     def try_out(self, record: Record) -> None:
-        """Write a first record where it will lie, and remove it again, before anything is measured.
+        """Write a first record at its place and remove it again, before the measurement starts.
 
         Raises:
-            BadRequest: it cannot be written, and why.
+            BadRequest: it cannot be written; the message says why.
         """
         if self.path is not None:
             path = Path(os.path.realpath(self.path))
@@ -308,13 +308,13 @@ class RecordFile:
         else:
             return
         where = f"cannot write in {path.parent}"
-        with _told(where, "choose another place to write to"), _temporary_beside(path, record.to_json()):
+        with _told(where, "choose another place to write to"), _temporary_file(path, record.to_json()):
             pass
 
     def save(self, record: Record) -> None:
-        """Write the record whole; the first time under a name that was free.
+        """Write the record whole; the first time under an unused name.
 
-        A disk that is full or gone ends no run: the ``problem`` is kept, and the next stage tries again.
+        A full or missing disk does not end the run: the error is kept in ``problem``, and the next call tries again.
         """
         try:
             if self.path is not None:
@@ -327,5 +327,5 @@ class RecordFile:
 
 
 def slug(text: str) -> str:
-    """Return text as part of a file name: lower case letters, digits, dots and underscores, the rest one hyphen."""
+    """Return text as part of a file name: lower-case letters, digits, dots and underscores; a hyphen for the rest."""
     return re.sub(r"[^a-z0-9._]+", "-", text.lower()).strip("-.") or "unnamed"

@@ -1,4 +1,4 @@
-"""The largest batch on devices that are not here: values, all of them forecast and none measured."""
+"""Results of ``tputfind forecast`` as frozen values: the largest batch on devices that are not available here."""
 
 from typing import Annotated, Final
 
@@ -15,10 +15,10 @@ _Batch = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
 
 
 class MemorySplit(msgspec.Struct, frozen=True, kw_only=True):
-    """What memory is taken for, at the moment of a step at which most is allocated.
+    """Device memory by use, at the moment of a step at which most is allocated.
 
-    Gradients are those that are there at that moment. The overhead is what the device's context and libraries take, and
-    what the allocator holds without a use.
+    ``gradients_bytes`` counts the gradients that exist at that moment. ``overhead_bytes`` is the memory of the device's
+    context and libraries, and the memory that the allocator reserves unused.
     """
 
     weights_bytes: Bytes
@@ -29,10 +29,11 @@ class MemorySplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CardForecast(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest batch that is forecast for a device with this much memory, give or take ``error``, a share of it.
+    """The forecast largest batch for a device with this much memory, and its relative ``error``.
 
-    ``largest_batch`` is 0 where nothing is expected to fit, and ``LARGEST_BATCH`` where no end is in sight. ``split``
-    is that of the largest batch, or of batch 1 where nothing fits. Only fake tensors tell it.
+    ``largest_batch`` is 0 if no batch is expected to fit, and ``LARGEST_BATCH`` if no limit was found. ``split`` is the
+    memory of the largest batch, or of batch 1 if no batch fits. It is None if no limit was found or the
+    forecast comes from a device.
     """
 
     memory_bytes: Bytes
@@ -50,7 +51,7 @@ class VariantForecast(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forecasts(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="forecast"):
-    """Forecasts for one model, the device that they come from (None: fake tensors), and the batch sizes tried there.
+    """Forecasts for one model, the device they come from (None: fake tensors), and the batch sizes tried there.
 
     ``method`` is that of the trials. ``started`` is ISO 8601, UTC.
     """

@@ -1,4 +1,4 @@
-"""What a record is told from others by, and whether two are of the same work."""
+"""Names of records, the fields that distinguish them, and tests whether two describe the same work."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +14,7 @@ from tputfind.record.spec import Spec, as_found
 
 
 def name_of(spec: Spec) -> str:
-    """Name the recipe of a spec: ``fp16 nhwc compile``; of a step of the user's own, ``own step``.
+    """Name the recipe of a spec: ``fp16 nhwc compile``; ``own step`` for a step of the user's own.
 
     On several devices it ends with ``ddp x2``.
     """
@@ -24,7 +24,7 @@ def name_of(spec: Spec) -> str:
 
 
 Role = Literal["work", "told", "asked", "free"]
-"""What a field is for two records: ``types`` says what each means."""
+"""How a field counts when two records are compared: see ``types``."""
 
 
 @cache
@@ -40,7 +40,7 @@ def _role(hint: Any) -> Role:
 
 
 def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterator[tuple[str, object, object]]:
-    """Yield each field of these roles in which two differ, with both values."""
+    """Yield each field of these roles in which two structs differ, with both values."""
     for name, role in roles(type(old)).items():
         before, after = getattr(old, name), getattr(new, name)
         if role in among and before != after:
@@ -48,7 +48,7 @@ def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterato
 
 
 class Question(NamedTuple):
-    """What a measurement answers: its specs, two for a pipeline, and its device; None for one that is not known yet."""
+    """The specs of a measurement (two for a pipeline) and its device; None if the device is not known yet."""
 
     specs: tuple[Spec, ...] = ()
     device_name: str | None = None
@@ -61,7 +61,7 @@ def question_of(result: Record | Methods | Pipeline | Forecasts) -> Question:
 
 
 def unlike_questions(old: Question, new: Question) -> list[str]:
-    """Return what differs between two questions, with both values; nothing if they are the same."""
+    """Return the differences of two questions, with both values; empty if they are the same."""
     if len(old.specs) != len(new.specs):
         return [f"models ({len(old.specs)} there, {len(new.specs)} here)"]
     pairs = [
@@ -75,10 +75,9 @@ def unlike_questions(old: Question, new: Question) -> list[str]:
 
 
 def work_key(record: Record) -> tuple[tuple[str, object], ...]:
-    """Return what recipes must have in common to be set side by side, by name: the work, the device and the method.
+    """Return the fields that recipes must share to be compared, by name: the work, the device and the method.
 
-    The dtype is part of the recipe. The shape of the input is as it was asked for: of a recipe that could not be run
-    no other is known.
+    The dtype is part of the recipe. The input shape is the requested one, because a recipe that failed has no other.
     """
     parts = (record.spec, record.environment)
     work = {name: getattr(part, name) for part in parts for name, role in roles(type(part)).items() if role == "work"}
@@ -87,7 +86,7 @@ def work_key(record: Record) -> tuple[tuple[str, object], ...]:
 
 
 def requests_key(record: Record) -> tuple[object, ...]:
-    """Return what two records have in common whose devices can answer the same requests, in whichever recipe."""
+    """Return a key that two records share if their devices can answer the same requests, in whichever recipe."""
     spec = record.spec
     return spec.model, spec.phase, spec.weights, spec.inputs, record.input_shape
 
@@ -96,12 +95,12 @@ _PLACE: Final = re.compile(r"  # (?:kind (?P<kind>\S+), )?node (?P<node>\S+)$")
 
 
 def placed_command(command: str, kind: str | None, node: str) -> str:
-    """Return a command line with a comment that says where in a cluster it was carried out; a shell reads over it."""
+    """Return a command line with a comment that names the kind and node of a cluster; a shell ignores the comment."""
     return f"{command}  # {'' if kind is None else f'kind {kind}, '}node {node}"
 
 
 def place_of(record: Record) -> tuple[str, str]:
-    """Return the kind that was asked for in a cluster, and the node, as the command says; empty where it does not."""
+    """Return the requested kind and the node of a cluster from the record's command; empty strings if it names none."""
     found = _PLACE.search(record.command)
     return ("", "") if found is None else (found["kind"] or "", found["node"])
 
@@ -115,12 +114,14 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "node": lambda record: " ".join(filter(None, place_of(record))),
     "begun": lambda record: record.started,
 }
-"""What a record can be told from others by."""
+"""The fields that can distinguish records, each with its text."""
 
 
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:
-    """Return what tells records apart: model, recipe, device and node where they differ; else also which of several
-    devices of a name it was and what the others did; else when they were begun.
+    """Return the fields that distinguish records, as few as suffice.
+
+    They are model, recipe, device and node if these differ; then the device's number and the load of the host's other
+    devices; then the start time.
     """
     differing = _differing(records, ("model", "recipe", "device", "node"))
     if not _apart(records, differing):

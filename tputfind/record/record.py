@@ -1,4 +1,4 @@
-"""What was measured: frozen values, and their JSON. Every table, page and plan is a function of these."""
+"""The record of a run as frozen values, and their JSON. Every table, page and plan is a function of these."""
 
 from statistics import fmean
 from typing import Annotated, Final, Literal
@@ -18,7 +18,7 @@ from tputfind.units import echoed
 SCHEMA: Final = 11
 """Raised when a field is added or changes its meaning."""
 OLDEST_SCHEMA: Final = 5
-"""The first that this version reads."""
+"""The oldest schema that this version reads."""
 
 FailureKind = Literal[
     "out_of_memory",
@@ -47,18 +47,19 @@ LimitedBy = Literal[
     "error",
 ]
 WindowEnd = Literal["full", "unsettled", "time"]
-"""What ended the throughput window of one process: it had what was planned; it would not settle; its time was up."""
+"""Why a process ended its throughput window: it was full, its times would not settle, or its time was up."""
 RowEnd = Literal["known", "full", "time", "budget", "alike", "beside"]
-"""What ended a row: ``--max-noise`` is reached; it had all its processes; ``--max-seconds`` cut a window short, or was
-over before ``--max-noise`` was reached; ``--budget`` was over; two processes are alike; no answer rests on it."""
+"""Why a row ended. ``known``: it reached ``--max-noise``. ``full``: all its processes ran. ``time``: ``--max-seconds``
+cut a window short, or ended before the row reached ``--max-noise``. ``budget``: ``--budget`` ended. ``alike``: two
+processes agree. ``beside``: no answer rests on the row."""
 LEAST_SPAN_MS: Final = 1e-6
-"""A nanosecond: clocks tell no less, and records hold no more digits."""
+"""A nanosecond: the resolution of clocks, and of records."""
 Span = Annotated[float, Meta(ge=0, le=1e9)]
 """Milliseconds between two readings of a clock, up to eleven days."""
 LatencySpan = Annotated[float, Meta(ge=LEAST_SPAN_MS, le=1e9)]
 Celsius = Annotated[float, Meta(ge=-273, le=1000)]
 TRIAL_STEPS: Final = 3
-"""cuDNN may settle on an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
+"""cuDNN may choose an algorithm, and its workspace, as late as at the second step (pytorch issue 16655)."""
 
 
 Sight = Literal[
@@ -72,15 +73,16 @@ Sight = Literal[
     "loss_stand_in",
     "own_optimizers",
 ]
-"""What was seen of a model while it was timed: its output was lazy and was drained within the step; its inputs repeat
-the samples of a smaller batch; it writes into its inputs, which were restored between steps, or could not be; it is
-faster for inputs that it has seen; a part that the model compiles itself was compiled anew during the timing, or torch
-gave that up and ran it uncompiled; it returned no loss, so that a stand-in trained it; it was trained by optimizers of
-its own."""
+"""Observations of a model while it was timed. ``drained``: its output was lazy and was consumed within the step.
+``inputs_repeated``: its inputs repeat the samples of a smaller batch. ``inputs_restored``: it writes into its inputs,
+which were restored between steps; ``inputs_written``: they could not be restored. ``cached``: it is faster for inputs
+that it has seen. ``recompiled``: a part that the model compiles itself was recompiled during the timing.
+``fell_back``: torch gave up compiling such a part and ran it uncompiled. ``loss_stand_in``: it returned no loss, so
+that a stand-in trained it. ``own_optimizers``: optimizers of its own trained it."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting of torch that the user's file made: its name, its value, whether it was kept or overridden."""
+    """A setting of torch that the user's file made: its name, its value, and whether it was kept or overridden."""
 
     name: str
     value: str
@@ -88,7 +90,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a trial or a row did not pass: a kind, one line, and the traceback of the model where it has one."""
+    """Why a trial or a row failed: the kind, one line, and the model's traceback if there is one."""
 
     kind: FailureKind
     message: str
@@ -96,15 +98,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def plain(self) -> str:
-        """The message, of a kernel limit without the library's own text, which stands in parentheses at its end."""
+        """The message; for a kernel limit without the library's text, which follows in parentheses."""
         return self.message.partition(" (")[0] if self.kind == "kernel_limit" else self.message
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What compiling a step came to: ``seconds`` until a call compiled nothing more, the steps of these calls among
-    them; the ``graphs`` that it was compiled to; the ``breaks`` between them, where Python runs as ever.
+    """The compilation of a step.
 
-    What a process before it compiled for the same batch size is not compiled again, so that the longest counts.
+    ``seconds`` lasts until a call compiled nothing more, and includes the steps of these calls. ``graphs`` is the
+    number of graphs, ``breaks`` that of the breaks between them, at which Python runs uncompiled. A process reuses the
+    results of an earlier one for the same batch size, so that the longest time counts.
     """
 
     seconds: Amount
@@ -113,13 +116,13 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One fresh process that took a few steps at one batch size.
+    """One fresh process that ran a few steps at one batch size.
 
     ``step_ms`` is the fastest step after the first (host clock, synchronised). Peaks are of the device's memory; on the
-    CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit it ran
-    under, None where there was none but the device's; ``memory_of_others_bytes`` is what other processes held of the
-    device when it began. ``seconds`` is the whole process, as the parent saw it. ``trace`` is what was asked of the
-    memory allocator, None where the device cannot tell. ``seen`` is what was seen of the model.
+    CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit of the
+    trial, None if only the device's memory limited it; ``memory_of_others_bytes`` is the device memory that other
+    processes held when it began. ``seconds`` is the duration of the process, measured by its parent. ``trace`` is the
+    allocator's log, None if the device keeps none. ``seen`` are observations of the model.
     """
 
     batch_size: Count
@@ -137,13 +140,13 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of comparing a batch's first and last sample with the same samples in small batches.
+    """The comparison of a batch's first and last sample with the same samples in small batches.
 
-    ``right``: they agree, and every output is finite. ``small``: the batch is as small as those it would be compared
-    with, and finite; one that was compiled or captured is compared with the model as it is instead. ``not_finite``:
-    outputs hold NaN or infinity, in small batches too. ``unchecked``: a comparison would say nothing, for the reason in
-    ``remark``. ``loss``: a step of training, whose loss is a finite number after all the steps before. ``difference``
-    is the largest relative distance (L2 norm) of an output from what it was compared with, None where none was taken.
+    ``right``: they agree, and every output is finite. ``small``: the batch is as small as those of the comparison, and
+    finite; a compiled or captured model is compared with the uncompiled one instead. ``not_finite``: outputs hold NaN
+    or infinity, in small batches too. ``unchecked``: a comparison would be meaningless, for the reason in ``remark``.
+    ``loss``: a training step, whose loss is finite after all the steps before. ``difference`` is the largest relative
+    distance (L2 norm) of an output from its reference, None if there is no reference.
     """
 
     result: Literal["right", "small", "not_finite", "unchecked", "loss"]
@@ -152,12 +155,12 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The device during one throughput window, as NVML tells it. Unknown is None.
+    """The device during one throughput window, as read from NVML. Unknown is None.
 
-    ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest; ``power_w`` the mean of the
-    power that it tells for the moment, behind the first 0.15 s of a short window, or the rise of its energy counter
-    over the time. ``slowed`` names the reasons for which the clocks were held down, each with its share of the window:
-    by the driver's own counters of time where it has them, else by the share of the readings.
+    ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest. ``power_w`` is the mean of the power
+    readings, without the first 0.15 s of a short window, or the increase of the energy counter over the time.
+    ``slowed`` names the reasons for reduced clocks, each with its fraction of the window: by the driver's time counters
+    if it has them, else by the fraction of the readings.
     """
 
     readings: CountFromZero
@@ -169,20 +172,20 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """What one process measured of a row.
+    """Measurements of one process for a row.
 
-    ``device_ms`` are the spans between consecutive marks of the throughput window, one a batch: they add up to it.
-    ``latency_ms`` and ``enqueue_ms`` are of the latency window, one a batch: from the call to synchronised output, and
-    from the call to its return. ``one_window`` says that these are the batches of the throughput window, since each was
-    waited for, and that there was no other. ``first_step_ms`` is the first step of the process at this batch
-    size, loading and choosing of kernels included, None where it is watched for a memory limit or others came before.
-    ``warmup_steps`` and ``warmup_s`` do not count, that one among them: batches whose times had not settled, and those
-    between the blocks of a window. ``steady`` says whether they had settled where the window begins, None where there
-    were too few to tell; ``ended_by`` says what ended it, None in older records. ``copy_in_ms`` and ``copy_out_ms``
-    are, under ``--transfer``, one batch's copies by themselves, on an idle device. ``others_busy_cores`` is how many
-    cores of the host others kept busy during the throughput window, None where the device is not the host.
-    ``all_busy_share`` is the share of that window during which all other devices that were to work did, None where none
-    was to.
+    ``device_ms`` are the spans between consecutive marks of the throughput window, one per batch; they add up to it.
+    ``latency_ms`` and ``enqueue_ms`` are from the latency window, one per batch: from the call to synchronised output,
+    and from the call to its return. With ``one_window`` these are the batches of the throughput window, each of which
+    was synchronised, and there was no latency window. ``first_step_ms`` is the first step of the process at this batch
+    size, including the loading and choice of kernels; it is None if the step is watched for a memory limit or other
+    steps came before. ``warmup_steps`` and ``warmup_s`` do not count, the first step included: batches whose times had
+    not settled, and those between the blocks of a window. ``steady`` is whether times had settled when the window
+    began, None if there were too few to test; ``ended_by`` is None in older records. ``copy_in_ms`` and ``copy_out_ms``
+    are, with ``--transfer``, the copies of one batch alone on an idle device. ``others_busy_cores`` is the number of
+    host cores that other processes kept busy during the throughput window, None if the device is not the host.
+    ``all_busy_share`` is the fraction of that window during which all other devices of the job worked too, None if
+    there are no others.
     """
 
     device_ms: tuple[Span, ...] = ()
@@ -203,14 +206,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch size, timed in one or several processes, each fresh.
+    """One batch size, timed in one or several fresh processes.
 
-    ``allocator_retries`` is how often, warm-up included, the allocators found no room, gave all unused memory back to
-    the device and asked again. ``memory_of_others_bytes`` is what other processes held of the device when the latest
-    process began. ``seconds`` is what the processes spent on the row, 0 for one that died. ``ended_by`` says why no
-    further process timed it, None while one is still to, and in older records. ``parameter_bytes`` are the bytes of the
-    model's parameters by dtype, as they were measured; empty in older records. ``seen`` is what was seen of the model.
-    ``samples`` are those of a step, if a step of the user's own says that they are not the batch size.
+    ``allocator_retries`` is how often, warm-up included, the allocators ran out, returned all unused memory to the
+    device and tried again. ``memory_of_others_bytes`` is the device memory that other processes held when the latest
+    process began. ``seconds`` is the time that the processes spent on the row, 0 for one that died. ``ended_by`` is why
+    no further process timed it, None while one is due, and in older records. ``parameter_bytes`` are the bytes of the
+    model's parameters by dtype, as measured; empty in older records. ``seen`` are observations of the model.
+    ``samples`` is the number of samples of a step, if a step of the user's own sets one that is not the batch size.
     """
 
     batch_size: Count
@@ -229,7 +232,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def samples_per_step(self) -> int:
-        """The samples that a step takes: the batch size, unless a step of the user's own says otherwise."""
+        """The samples of a step: the batch size, unless a step of the user's own sets another number."""
         return self.samples or self.batch_size
 
     @property
@@ -254,20 +257,20 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """The steps of all processes: of warm-up, and of the windows."""
+        """The steps of all processes: warm-up and windows."""
         singles = sum(0 if timing.one_window else len(timing.latency_ms) for timing in self.timings)
         return len(self.device_ms) + singles + sum(timing.warmup_steps for timing in self.timings)
 
     @property
     def samples_per_s(self) -> float | None:
-        """Throughput: samples of all batches over all windows; None where nothing was timed, or the row failed."""
+        """Throughput: samples of all batches over all windows; None if the row failed or has no times."""
         device_ms = () if self.failure else self.device_ms
         window_ms = sum(device_ms)
         return len(device_ms) * self.samples_per_step * 1000 / window_ms if window_ms > 0 else None
 
 
 def merged(row: Row, later: Row) -> Row:
-    """Return a row with what a later process measured of the same batch size added; it fails where that failed."""
+    """Return a row with the results of a later process for the same batch size added; it fails if either failed."""
     return msgspec.structs.replace(
         row,
         failure=row.failure or later.failure,
@@ -293,22 +296,22 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 class Edge(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the search: ``largest_batch`` passed, ``fails_at`` was tried and did not.
+    """The answer of the search: ``largest_batch`` passed, ``fails_at`` was tried and failed.
 
-    One step lies between the two, or up to 5 % of the batch where ``limited_by`` is ``latency``, which scatters. It is
-    proven where the record has a row of it, and not yet timed in full where it has none.
+    The two are one step apart, or up to 5 % of the batch if ``limited_by`` is ``latency``, which varies from run to
+    run. A row of the record at this size confirms the answer; without one it has not been timed in full.
 
-    Where the search ended before, ``closed`` is False: larger batches may fit, up to ``fails_at`` where that is known.
-    ``limited_by`` is then what stood in the way of ``fails_at``; ``timeout`` if that gave no answer in time, or if
-    there is no ``fails_at`` and a trial of a larger batch would take minutes; ``cut_short`` if no batch failed.
+    If the search ended early, ``closed`` is False: larger batches may fit, up to ``fails_at`` if that is set. Then
+    ``limited_by`` is the reason why ``fails_at`` failed; ``timeout`` if that trial gave no answer in time, or if there
+    is no ``fails_at`` and a trial of a larger batch would take minutes; ``cut_short`` if no batch failed.
 
-    ``largest_batch`` is 0 where not even the smallest batch passed. ``fails_at`` is None where a cap ended the search.
-    ``memory_limit_bytes`` is the limit it holds under, None where there was none but the device's. ``soaked_batches``
-    is how many more batches the answer was run for, in a process of its own. ``steady`` is False where other processes
-    took or freed memory between all attempts, so that its two sides were not tried while they held the same.
-    ``expandable_forecast`` is the largest batch that is forecast for an allocator with expandable segments, where it
-    was found with native ones. ``smaller_forecast`` is a smaller batch that is forecast not to fit, where trying it
-    would take longer than a row may.
+    ``largest_batch`` is 0 if not even the smallest batch passed. ``fails_at`` is None if a cap ended the search.
+    ``memory_limit_bytes`` is the limit it was found under, None if only the device's memory limited it.
+    ``soaked_batches`` is how many more batches a process of its own ran at the answer. ``steady`` is False if other
+    processes took or freed memory between all attempts, so that its two sides were not tried with the same free memory.
+    ``expandable_forecast`` is the largest batch that is forecast for an allocator with expandable segments, if it was
+    found with native ones. ``smaller_forecast`` is a smaller batch that is forecast not to fit, if a trial of it would
+    take longer than a row may.
     """
 
     largest_batch: CountFromZero
@@ -323,9 +326,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """Something a reader must know to use a number: what was seen, the likely cause, what to try.
+    """A notice to the reader: what was seen, the likely cause, what to try.
 
-    ``batch_sizes`` are the rows it is about; none where it is about the whole run.
+    ``batch_sizes`` are the rows that it concerns; empty if it concerns the whole run.
     """
 
     kind: str
@@ -336,14 +339,14 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
-    """The saved result of one run: the request, where it ran, every trial, the edge, the rows, the notices.
+    """The saved result of one run: the request, its environment, every trial, the edge, the rows, the notices.
 
-    ``source_sha256`` is of the file that a user's factory lies in, of the file of weights, or of the pickled bytes of a
-    live object. ``caveats`` are what must be known of the model, whatever is measured of it; ``settings`` are those of
-    torch that the user's file made. ``edge`` is the largest batch, ``safe`` the largest with the memory that
-    ``--headroom`` keeps free. If a model runs on several devices, batch sizes are those of each, and ``single_rows``
-    are some of them on the first device by itself. ``finished`` is None while the run goes on, and for ever if it was
-    cut short; ``resumed`` says when it was taken up again. Times are ISO 8601, UTC.
+    ``source_sha256`` is of the file of a user's factory, of the file of weights, or of the pickled bytes of a live
+    object. ``caveats`` are notices about the model itself; ``settings`` are those of torch that the user's file made.
+    ``edge`` is the largest batch, ``safe`` the largest with the memory that ``--headroom`` keeps free. If a model runs
+    on several devices, batch sizes are per device, and ``single_rows`` are some of them on the first device by itself.
+    ``finished`` is None while the run goes on, and remains None if it was cut short; ``resumed`` are the times at which
+    it was resumed. Times are ISO 8601, UTC.
     """
 
     KIND = "record"
@@ -373,8 +376,8 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
     def largest_batch(self) -> int:
         """The largest batch size known to run; 0 if none did.
 
-        It is that of ``edge``, up to which larger ones may fit where that is not ``closed``. Without an edge (the run
-        was killed, or ``batch_sizes`` named what to time) it is the largest that passed a trial or was timed.
+        It is that of ``edge``; larger ones may fit if the edge is not ``closed``. Without an edge (the run was killed,
+        or ``batch_sizes`` lists what to time) it is the largest that passed a trial or was timed.
         """
         if self.edge is not None:
             return self.edge.largest_batch
@@ -383,13 +386,13 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         return max(ran - {row.batch_size for row in self.rows if row.failure is not None}, default=0)
 
     def row(self, batch_size: int) -> Row | None:
-        """Return the row of a batch size, if there is one."""
+        """Return the row of a batch size, or None."""
         return next((row for row in self.rows if row.batch_size == batch_size), None)
 
     def scaling_efficiency(self, row: Row) -> float | None:
-        """Return the rate of a row as a share of what its devices would do if none waited for others; None if unknown.
+        """Return the throughput of a row as a fraction of that of its devices working alone; None if unknown.
 
-        The rate of one device is that of the same batch size, measured in the same run.
+        The throughput of one device is that of the same batch size, measured in the same run.
         """
         single = next((one for one in self.single_rows if one.batch_size == row.batch_size), None)
         if single is None or not single.samples_per_s or row.samples_per_s is None:
@@ -402,14 +405,14 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Records(Result, list[Record]):
-    """Records of one call, which show and save themselves together."""
+    """Records of one call; they show and save themselves together."""
 
     KIND = "record"
     __slots__ = ()
 
 
 def check_record(name: str, value: object) -> None:
-    """Raise BadRequest where what Python code gives under a name is no record."""
+    """Raise BadRequest if a value of Python code, called ``name`` in the message, is not a Record."""
     if not isinstance(value, Record):
         raise BadRequest(
             f"{name}: {echoed(value)} is a {type(value).__name__}, and no Record",
@@ -418,10 +421,10 @@ def check_record(name: str, value: object) -> None:
 
 
 def from_json(data: bytes, name: str) -> Record:
-    """Return the record that ``Record.to_json`` wrote; ``name`` says in errors whose bytes they are.
+    """Return the record from the bytes of ``Record.to_json``; ``name`` names them in errors.
 
     Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
+        BadRecord: the bytes are cut short, malformed, or of a schema that this version does not read.
     """
     with told_as_bad_record(data, name):
         data = printable_json(data)
@@ -433,7 +436,7 @@ def from_json(data: bytes, name: str) -> Record:
 
 
 def _checked(record: Record, name: str) -> Record:
-    """Return a record, or refuse one with a window from which no rate can be reckoned; no single span shows that."""
+    """Return the record; raise BadRecord if the spans of a window add up to less than a nanosecond."""
     for place, row in enumerate(record.rows):
         for number, timing in enumerate(row.timings):
             window_ms = sum(timing.device_ms)
@@ -445,20 +448,20 @@ def _checked(record: Record, name: str) -> Record:
 
 
 HOST_BOUND_SHARE: Final = 0.80
-"""trtexec warns from the same share of enqueue time on."""
+"""Fraction of enqueue time from which a row is host-bound; trtexec warns from the same fraction on."""
 _DOUBT_DEVICE_BOUND: Final = 0.02
 _DOUBT_OTHER: Final = 0.45
-"""Of 467 recorded processes of host-bound rows, some 95 % lay within the latter of the others of their row; of 510 of
-device-bound rows, over 99 % lay within the former (``benchmarks/plan.py one``)."""
+"""In 467 recorded processes of host-bound rows, some 95 % lay within ``_DOUBT_OTHER`` of the other processes of their
+row; in 510 of device-bound rows, over 99 % lay within ``_DOUBT_DEVICE_BOUND`` (``benchmarks/plan.py one``)."""
 
 
 def host_bound(row: Row) -> bool | None:
-    """Return whether the device waits for Python: submitting a batch takes 80 % of its span; None if unknown."""
+    """Return whether the row is host-bound: submitting a batch takes 80 % of its span; None if unknown."""
     if not row.enqueue_ms or not row.device_ms:
         return None
     return fmean(row.enqueue_ms) >= HOST_BOUND_SHARE * fmean(row.device_ms)
 
 
 def doubt_of_one_process(row: Row) -> float:
-    """Return how far, as a share, the throughput of a row's first process may lie from that of others."""
+    """Return how far, as a fraction, the throughput of one process may lie from that of other processes."""
     return _DOUBT_DEVICE_BOUND if host_bound(row) is False else _DOUBT_OTHER

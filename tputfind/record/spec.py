@@ -1,4 +1,4 @@
-"""Spec: what is asked for, checked whole before anything starts."""
+"""Spec: the request, validated as a whole before the run starts."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ _DEVICE: Final = re.compile(
 )
 _KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cpu:0-3", "cuda:N")}
 MOST_RANKS: Final = 64
-"""One model runs on no more devices of a host than this."""
+"""Maximum devices of one host that run one model."""
 MOST_PROCESSES: Final = 100
-"""A row is timed in no more processes than this."""
+"""Maximum processes in which a row is timed."""
 PROCESSES: Final = 3
 FEW_SAMPLES: Final = 64
-"""An input function is called for this many samples, if more can be repetitions of these."""
+"""An input function is called for this many samples, if larger batches can repeat them."""
 LONGEST_NAME: Final = 4096
-"""Characters of a model's name, as of a path: no file system's are longer."""
+"""Maximum characters of a model's name, as of a path; no file system allows longer paths."""
 
 
 _OPTIMIZER: Final = "[a-z][a-z0-9_]{0,40}"
@@ -71,9 +71,9 @@ _Sizes = Annotated[tuple[Count, ...], Meta(min_length=1)]
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True):
-    """One input of a model: a keyword argument where it has a name; ``B`` stands in its shape for the batch.
+    """One input of a model: a keyword argument if it has a name. ``B`` in its shape is the batch size.
 
-    The dtype ``float`` is the spec's. Whole numbers are drawn between 0 and ``below``, which is not among them.
+    The dtype ``float`` is the spec's. Whole numbers are drawn from 0 to ``below`` - 1.
     """
 
     name: str = ""
@@ -83,9 +83,9 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in one configuration, and how to measure it. Build it with ``read_spec``, which checks it.
+    """One model in one configuration, and how to measure it. Build it with ``read_spec``, which validates it.
 
-    Shapes are those of one sample, without the batch axis. ``None`` means: not asked for.
+    Shapes are those of one sample, without the batch axis. ``None`` means that the option was not given.
     """
 
     model: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME), WORK]
@@ -101,9 +101,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = "auto"
     load: Annotated[Load, TOLD] = "solo"
-    """What the host's other devices did meanwhile: nothing, other jobs of a queue, or the same as this one."""
+    """The work of the host's other devices meanwhile: none, other jobs of a queue, or the same as this one."""
     busy_devices: Annotated[Count, TOLD] = 1
-    """How many devices worked at the same time, this one among them."""
+    """How many devices worked at the same time, including this one."""
     dtype: Annotated[Dtype, WORK, Option(HOW, "compute in this number format", lists=True)] = "fp32"
     layout: Annotated[Layout, TOLD, Option(HOW, "store images channels first or channels last (nhwc)", lists=True)] = (
         "nchw"
@@ -144,14 +144,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             default="sgd",
         ),
     ] = None
-    """A class of ``torch.optim`` in lower case; whether there is one, the worker knows."""
+    """A class of ``torch.optim`` in lower case; the worker checks that it exists."""
     clip: Annotated[
         Above0 | None, WORK, Option(WHAT, "clip gradients to this norm before the optimizer's step", "NORM", _norm)
     ] = None
     accumulate: Annotated[
         Count, WORK, Option(WHAT, "take N batches, one after the other, for each optimizer step", "N", values.whole)
     ] = 1
-    """Micro-batches of a step: throughput counts the samples of all."""
+    """Micro-batches per step; throughput counts the samples of all."""
     effective_batch: Annotated[
         Count | None,
         ASKED,
@@ -164,9 +164,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "train in less memory, and compute activations twice")] = False
     grad_mode: Annotated[GradMode, TOLD] = "inference"
-    """The mode of autograd that inference runs under: ``inference_mode``, unless the model was found to fail there."""
+    """The autograd mode of inference: ``inference_mode``, unless the model failed under it."""
     find_unused_parameters: Annotated[bool, TOLD] = False
-    """Whether DDP looks for parameters without a gradient at every step: only if training was found to fail without."""
+    """Whether DDP looks for parameters without a gradient at every step; only if training failed without this."""
     weights: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         WORK,
@@ -243,7 +243,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ASKED,
         Option(FAR, "also find the largest batch that keeps this much free, such as 5% or 2GiB", "SIZE", _headroom),
     ] = None
-    """A whole number of bytes, or a share below 1 of the memory."""
+    """A whole number of bytes, or a fraction of the memory below 1."""
     max_latency_ms: Annotated[
         Above0 | Literal["auto"] | None,
         ASKED,
@@ -267,7 +267,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             values.whole,
         ),
     ] = None
-    """Every row takes as many; None leaves it to the length of windows."""
+    """Batches of every row; None leaves them to the length of the windows."""
     warmup: Annotated[
         CountFromZero | None,
         TOLD,
@@ -279,7 +279,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             default="until times settle",
         ),
     ] = None
-    """So many steps are left out at the least; None leaves it to the transient that is found."""
+    """Minimum steps to leave out; None leaves out the detected transient only."""
     max_seconds: Annotated[
         Above0 | None,
         TOLD,
@@ -309,7 +309,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             default="2 or 3 if an answer rests on it, else 1",
         ),
     ] = None
-    """Every row takes as many, more with ``max_noise``; None leaves it to whether an answer rests on the row."""
+    """Processes of every row (minimum, with ``max_noise``); None uses more for rows on which an answer rests."""
     max_noise: Annotated[
         Annotated[float, Meta(gt=REPEATABILITY, lt=1)] | None,
         TOLD,
@@ -320,8 +320,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             _noise,
         ),
     ] = None
-    """A row goes on until the interval of its throughput is as narrow, as a fraction to either side. None adds no
-    process to those that a row takes in any case."""
+    """Target half-width of the interval of a row's throughput, as a fraction; the row goes on until it is reached. None
+    adds no process to the usual ones."""
     transfer: Annotated[
         Transfer,
         WORK,
@@ -360,7 +360,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ASKED,
         Option(HOW, "use native or expandable CUDA memory segments", default="the environment's"),
     ] = None
-    """None leaves it as the environment has it."""
+    """None keeps the setting of the environment."""
     seed: Annotated[
         CountFromZero, TOLD, Option(OTHER, "draw weights and inputs from this seed", "N", values.count_from_zero)
     ] = 0
@@ -381,26 +381,26 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     )
 
     given_defaults: Annotated[tuple[str, ...], FREE] = ()
-    """Fields whose default was given in so many words, which a step of one's own refuses too; none in a record."""
+    """Fields given explicitly with their default; a step of the user's own refuses them too. Empty in a record."""
 
     @property
     def source(self) -> SourceName:
-        """Where the model comes from, by how its name is written."""
+        """The source of the model, from the form of its name."""
         return source_of(self.model)
 
     @property
     def own_code(self) -> bool:
-        """Whether the model is the user's own: its name holds a path or a module, and its traceback is of use."""
+        """Whether the model is the user's own code: its name is a path or a module, and its traceback is useful."""
         return SOURCES[self.source].package is None
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that it names: several if each is for one rank of a job."""
+        """The devices named in ``device``: several if each is for one rank of a job."""
         return tuple(self.device.split(","))
 
     @property
     def ranks(self) -> int | None:
-        """The ranks of the job, one a device; None if it takes no part in a group of processes."""
+        """The ranks of the job, one per device; None without a group of processes."""
         return self.gpus or (None if self.parallel is None else len(self.devices))
 
     @property
@@ -410,42 +410,42 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mode_and_phase(self) -> tuple[str, ...]:
-        """The mode, the phase, and how several devices share the work, where these are not the defaults."""
+        """The mode, the phase and the kind of parallelism, if they are not the defaults."""
         words = (self.mode, self.phase, self.parallel)
         return tuple(word for word in words if word not in ("eager", "infer", None))
 
     @property
     def row_processes(self) -> int:
-        """The processes in which a row that an answer rests on is timed, unless two are alike."""
+        """Processes for a row on which an answer rests, unless two are alike."""
         return PROCESSES if self.processes is None else self.processes
 
     @property
     def smallest_batch(self) -> int:
-        """The smallest batch size that is asked for: some models, and makers of inputs, take none below."""
+        """The smallest requested batch size: some models and input functions accept none below."""
         return (self.batch_sizes or (self.granularity,))[0]
 
     @property
     def few_samples(self) -> int:
-        """The samples that an input function is called for, if larger batches repeat them."""
+        """The samples for which an input function is called, if larger batches repeat them."""
         return max(1, FEW_SAMPLES // self.smallest_batch) * self.smallest_batch
 
     def sizes_up_to(self, largest: int) -> list[int]:
-        """Return the batch sizes that are timed up to the largest: the granularity times the powers of two."""
+        """Return the batch sizes to time up to the largest: the granularity times the powers of two."""
         return [self.granularity * 2**exponent for exponent in range((largest // self.granularity).bit_length())]
 
     @property
     def scales_gradients(self) -> bool:
-        """Whether a step trains with gradients in fp16, which a scaler keeps from vanishing."""
+        """Whether a step trains with fp16 gradients, which a gradient scaler keeps from underflow."""
         return self.phase == "train" and self.dtype == "amp-fp16"
 
     def __post_init__(self) -> None:
-        """Check what no single field shows; msgspec calls this for a record's spec too."""
+        """Check fields against each other; msgspec calls this for a record's spec too."""
         if problems := "; ".join(_conflicts(self)):
             raise ValueError(problems)
 
 
 def as_found(asked: Spec, found: Spec) -> Spec:
-    """Return what was asked for, with what a run of it found out: how the model runs at all."""
+    """Return the requested spec with the findings of a run: autograd mode, granularity, unused parameters."""
     granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
     if found.phase == "step" and not refused_by_step(asked):
         asked = own_step(asked)
@@ -455,10 +455,10 @@ def as_found(asked: Spec, found: Spec) -> Spec:
 
 
 def own_step(spec: Spec) -> Spec:
-    """Return the spec of a step of the user's own: as it is, under torch's own mode of autograd.
+    """Return the spec of a step of the user's own: unchanged, under torch's default autograd mode.
 
     Raises:
-        BadRequest: options ask for what would be done to a model.
+        BadRequest: options would change a model.
     """
     if refused := refused_by_step(spec):
         raise BadRequest(
@@ -469,7 +469,7 @@ def own_step(spec: Spec) -> Spec:
 
 
 def refused_by_step(spec: Spec) -> list[str]:
-    """Return the options of a spec that were given, and would change a model or make its inputs."""
+    """Return the flags of given options that change a model or make its inputs."""
     defaults = Spec(model=spec.model)
 
     def is_given(field: str) -> bool:
@@ -485,7 +485,7 @@ _NOT_FOR_STEPS: Final = {
     *("image_size", "input_size", "sequence_length", "inputs", "clip", "accumulate"),
     *("effective_batch", "parallel"),
 }
-"""Fields that say what is done to a model, or which inputs it is given."""
+"""Fields that change a model or set its inputs."""
 
 
 def read_spec(model: str, options: Mapping[str, object]) -> Spec:
@@ -493,9 +493,9 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
 
     Args:
         model: a torchvision name, ``file.py:factory`` or ``package.module:factory``.
-        options: values by option name, with underscores (``batch_sizes``, ``memory_limit``), as a command line writes
-            them (text) or as Python code would (numbers: bytes, milliseconds, seconds; sequences of whole numbers).
-            None means: not given.
+        options: values by option name, with underscores (``batch_sizes``, ``memory_limit``): text as on a command
+            line, or Python values (numbers: bytes, milliseconds, seconds; sequences of whole numbers). None means not
+            given.
 
     Raises:
         BadRequest: one or more options are wrong; its message names them all.
@@ -521,7 +521,7 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
 
 
 def _conflicts(spec: Spec) -> Iterator[str]:
-    """Yield what is wrong between options that are each right by themselves."""
+    """Yield conflicts between options that are each valid."""
     if spec.max_batch is not None and spec.max_batch < spec.granularity:
         yield f"--max-batch {spec.max_batch} is below --granularity {spec.granularity}: no batch size is left to try"
     if spec.image_size is not None and spec.input_size is not None:
@@ -564,7 +564,7 @@ def _conflicts(spec: Spec) -> Iterator[str]:
 
 
 def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
-    """Yield what is wrong between options that say how several devices share one model."""
+    """Yield conflicts between options that spread one model over several devices."""
     if len(spec.devices) > 1 and spec.ranks is None:
         yield f"--device {spec.device} are several devices: --parallel ddp or fsdp trains one model on them"
     if len(spec.devices) > 1 and spec.ranks not in (None, len(spec.devices)):
@@ -596,7 +596,7 @@ def _batch_sizes(value: object) -> tuple[int, ...]:
 
 
 def _sample(lengths: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of one sample; ValueError where no device could hold it."""
+    """Return the shape of one sample; raise ValueError if no device could hold it."""
     if len(lengths) > _MOST_DIMENSIONS:
         raise ValueError(f"{len(lengths)} dimensions are more than {_MOST_DIMENSIONS}")
     if prod(lengths) > _MOST_ELEMENTS:
@@ -616,7 +616,7 @@ def _inputs(value: object) -> tuple[Input, ...] | None:
 
 
 def _input(value: object) -> Input:
-    """Read ``NAME:DTYPE:SHAPE`` or ``NAME:DTYPE:SHAPE:BELOW``; inputs without a name are given in their order."""
+    """Read ``NAME:DTYPE:SHAPE`` or ``NAME:DTYPE:SHAPE:BELOW``; inputs without a name are positional."""
     parts = value.split(":") if isinstance(value, str) else []
     dtypes = get_args(get_type_hints(Input)["dtype"])
     if len(parts) not in (3, 4):
@@ -647,7 +647,7 @@ def _mode(value: object) -> str:
 
 
 def _optimizer(value: object) -> str:
-    """Return the name of an optimizer in lower case, of ``AdamW``, ``adamw`` or ``torch.optim.AdamW``."""
+    """Return the name of an optimizer in lower case, from ``AdamW``, ``adamw`` or ``torch.optim.AdamW``."""
     name = value.strip().lower().removeprefix("torch.optim.") if isinstance(value, str) else ""
     if not re.fullmatch(_OPTIMIZER, name):
         raise ValueError(f"{echoed(value)} is not the name of an optimizer, such as adamw")
@@ -701,9 +701,9 @@ def _percentile(value: object) -> float:
 
 
 def _device(value: object) -> str:
-    """Return the name of a device, or of several with commas between them.
+    """Return the name of a device, or several separated by commas.
 
-    Other kinds than the known ones are those that an installed package brings.
+    An installed package may add kinds of devices.
     """
     names = value.strip().lower().split(",") if isinstance(value, str) else [""]
     return ",".join(dict.fromkeys(map(_one_device, names)))

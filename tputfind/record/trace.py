@@ -1,4 +1,4 @@
-"""What a process asked of the device's memory allocator, in order: small enough to be kept with every trial."""
+"""The requests of a process to the device's memory allocator, in order; compact enough to keep with every trial."""
 
 import zlib
 from array import array
@@ -11,16 +11,16 @@ from tputfind.record.types import Bytes, Count, CountFromZero
 
 Kind = Literal["allocate", "release", "refused", "outside"]
 MOST_EVENTS: Final = 40_000
-"""A trace that is longer would take seconds to replay, and is not kept."""
+"""Maximum events; a longer trace would take seconds to replay, and is not kept."""
 _KINDS: Final[tuple[Kind, ...]] = ("allocate", "release", "refused", "outside")
 
 
 class Event(NamedTuple):
-    """One event: a kind and what it is about.
+    """One event: its kind and its value.
 
-    ``allocate``: a request of ``bytes`` was served; ``refused``: one was not. ``release``: an allocation was given
-    back, told by its number from 0. ``outside``: from here on the process holds ``bytes`` of the device beside the
-    allocator's, for its context, kernels and libraries.
+    ``allocate``: a request of ``value`` bytes succeeded; ``refused``: one failed. ``release``: an allocation was freed;
+    the value is its number from 0. ``outside``: from here on the process holds ``value`` bytes of the device outside
+    the allocator, for its context, kernels and libraries.
     """
 
     kind: Kind
@@ -30,9 +30,9 @@ class Event(NamedTuple):
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
     """The events of one process and one batch size.
 
-    The first ``fixed`` allocations were made before the batch was there, such as the weights. ``memory_bytes`` is what
-    the process could have of the device's memory in all, and ``capped`` says whether that was a limit set on the
-    allocator. Where it is not ``complete``, the last event is the one that there was no memory for, if it is known.
+    The first ``fixed`` allocations, such as the weights, were made before the batch existed. ``memory_bytes`` is all
+    the device memory that the process could use, and ``capped`` is whether a limit on the allocator set it. If the
+    trace is not ``complete``, its last event is the request that failed, if that is known.
     """
 
     batch_size: Count
@@ -47,7 +47,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
         """Yield the events.
 
         Raises:
-            ValueError: the bytes are no events.
+            ValueError: the bytes hold no valid events.
         """
         whole = zlib.decompressobj()
         try:
@@ -72,8 +72,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 def packed(events: Iterable[Event]) -> bytes:
     """Return events as the bytes of a ``Trace``.
 
-    A release counts back from the latest allocation: the steps of a process are then the same bytes again and again,
-    which is what compresses.
+    A release counts back from the latest allocation, so that every step yields the same bytes, which compress well.
     """
     numbers, allocated = array("Q"), 0
     for kind, value in events:

@@ -1,4 +1,4 @@
-"""The types, bounds and words of what a record holds, and the number of the method of measuring."""
+"""Types, bounds and vocabularies of record fields, and the version of the measuring method."""
 
 from typing import Annotated, Final, Literal, NamedTuple, cast, get_args
 
@@ -13,25 +13,25 @@ Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
 Above0 = Annotated[float, Meta(gt=0, le=1e15)]
 
-# What a field is for two records that are compared, set side by side, or gone on with. Every field of Spec and of
-# Environment has one of these.
+# The role of a field when two records are compared or a run is resumed. Every field of Spec and of Environment has one
+# of these.
 WORK: Final = Meta(extra={"role": "work"})
-"""Two records must agree on it."""
+"""Two records must agree on it to be compared."""
 TOLD: Final = Meta(extra={"role": "told"})
-"""Two records may differ in it, and whoever compares them is told. A run that is gone on with must agree."""
+"""Two records may differ in it; a comparison names the difference. A resumed run must agree on it."""
 ASKED: Final = Meta(extra={"role": "asked"})
-"""Says which batch sizes are looked for, which rows show anyway. A run that is gone on with must agree."""
+"""Selects batch sizes, or rows that the record shows anyway. A resumed run must agree on it."""
 FREE: Final = Meta(extra={"role": "free"})
-"""May differ, also in a run that is gone on with."""
+"""May differ, also in a resumed run."""
 
 
 Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]
-"""``own`` leaves a model and its inputs as they were made."""
+"""``own`` leaves a model and its inputs unchanged."""
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
 Phase = Literal["infer", "train", "step"]
-"""``step`` is one of the user's own, which does what it does: it is found, and cannot be asked for."""
+"""``step`` is a step of the user's own; it is detected, and no option requests it."""
 GradMode = Literal["inference", "no_grad", "enabled"]
 Transfer = Literal["none", "h2d", "both"]
 Load = Literal["solo", "queue", "all_busy"]
@@ -41,35 +41,35 @@ LAYOUTS: Final = get_args(Layout)
 MODES: Final = ("eager", "cudagraph", "compile", "compile:freezing", "compile:reduce-overhead", "compile:max-autotune")
 """The simplest to deploy first. ``compile:NAME`` is also any other backend of ``torch.compile``."""
 GRAD_MODES: Final = get_args(GradMode)
-"""From the strictest to the loosest."""
+"""From the strictest to the least strict."""
 PHASES: Final = tuple(phase for phase in get_args(Phase) if phase != "step")
 MODE_PATTERN: Final = r"eager|cudagraph|compile(:[A-Za-z][A-Za-z0-9_.-]{0,63})?"
 DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu", "accelerator")
-"""``N`` stands for the number of a device, which each kind of them takes, ``0-3`` for any set of cores."""
+"""``N`` stands for a device's number, which every kind of device accepts; ``0-3`` for any set of cores."""
 
 
 METHOD: Final = 10
-"""Raised when measuring changes, so that numbers taken before and after are not compared unawares."""
+"""Raised when measuring changes, so that old and new numbers are not compared by mistake."""
 REPEATABILITY: Final = 0.002
-"""Figures of one machine are not known better than to this share, however many samples there are: the same loop of ten
-seconds, in processes of its own some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the
-processes of one run lay within 0.03 %."""
+"""Limit of repeatability on one machine, as a fraction, however many samples there are: the same loop of ten seconds,
+in separate processes some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the processes of
+one run lay within 0.03 %."""
 NEGLIGIBLE_BYTES: Final = 16 * 2**20
-"""Drivers and monitors hold up to this much of a device, which changes no answer."""
+"""Drivers and monitors hold up to this much device memory, which changes no answer."""
 
 
 SourceName = Literal["torchvision", "timm", "hf", "file", "factory", "live"]
 SAVED_SUFFIXES: Final = (".pt", ".pth", ".ts", ".pt2")
-"""Of files that hold a model: TorchScript, and programs of torch.export."""
+"""Endings of files that hold a model: TorchScript, and programs of torch.export."""
 LIVE: Final = " (live)"
-"""Ends the name of an object that Python code handed to ``find``; nothing can be found by that name."""
+"""Ending of the name of an object that Python code passed to ``find``; no model can be loaded by that name."""
 
 
 class ModelSource(NamedTuple):
-    """A source of models: the ``package`` that has them, None where they are the user's own.
+    """A source of models: its ``package``, None for the user's own code.
 
-    Names with a ``prefix`` begin with that of the source (``timm:vit_tiny_patch16_224``), which also names the extra of
-    this package that installs the other one.
+    With ``prefix``, names begin with that of the source (``timm:vit_tiny_patch16_224``), which is also the name of the
+    extra of tputfind that installs the package.
     """
 
     package: str | None = None
@@ -87,7 +87,7 @@ SOURCES: Final[dict[SourceName, ModelSource]] = {
 
 
 def source_of(model: str) -> SourceName:
-    """Return where a model comes from."""
+    """Return the source of a model, from its name."""
     if model.endswith(LIVE):
         return "live"
     first, apart, _ = model.partition(":")

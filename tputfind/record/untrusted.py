@@ -1,4 +1,4 @@
-"""What others wrote: JSON that is made printable as it comes in, and what is wrong with it told in words of ours."""
+"""JSON from other writers: its text is made printable, and its errors are described in plain words."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from tputfind.errors import BadRecord
 from tputfind.units import echoed, printable
 
 _SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
-"""What may stand for a sign that cannot be shown: an escape, or a byte beyond ASCII. In JSON there are no others."""
+"""Escapes and bytes beyond ASCII, which may stand for unprintable characters; JSON has no others."""
 _KEEP_LINES: Final = "traceback"
 _TYPES: Final = {
     "float": "a number",
@@ -27,12 +27,12 @@ _BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "b
 
 
 def printable_json(data: bytes) -> bytes:
-    """Return JSON in which every text can be shown; the same bytes where there is nothing to mend.
+    """Return JSON with only printable text; the same bytes if they are printable already.
 
-    Line ends are kept in tracebacks alone.
+    Line ends are kept in tracebacks only.
 
     Raises:
-        msgspec.DecodeError: a part of it is no JSON; one that nobody asks for would hide what the others hold.
+        msgspec.DecodeError: a part is not JSON, even one that no field reads.
         RecursionError: it nests too deep.
     """
     if not _SUSPECT.search(data):
@@ -54,7 +54,7 @@ def _printable(value: Any, *, lines: bool = False) -> Any:
 
 
 def wrong_json(data: bytes, error: Exception) -> str:
-    """Say what msgspec found wrong with JSON: where, what stands there, and what is accepted."""
+    """Describe an error of msgspec: the place, the value there, and the accepted values."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
     if not isinstance(error, msgspec.ValidationError):
@@ -78,7 +78,7 @@ def wrong_json(data: bytes, error: Exception) -> str:
 
 
 def _at(data: bytes, place: str) -> object:
-    """Return the value at a place such as ``rows[0].batch_size``; None where there is none."""
+    """Return the value at a place such as ``rows[0].batch_size``; None if there is no value."""
     try:
         value = msgspec.json.decode(data)
         for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", place):
@@ -98,7 +98,7 @@ class _Header(msgspec.Struct):
 
 
 class _LaterHeader(msgspec.Struct):
-    """Of files whose first schema did not say so."""
+    """The header of files whose first schema lacked the field."""
 
     schema: int = 1
 
@@ -107,17 +107,17 @@ _OF_ANOTHER_COMMAND: Final = re.compile(rb'\s*\{\s*"kind":\s*"(methods|pipeline|
 
 
 def command_of(data: bytes) -> str | None:
-    """Return the command, ``clocks`` or ``forecast``, that wrote JSON which is no record of a run; else None."""
+    """Return the command, ``clocks`` or ``forecast``, that wrote the JSON; None for the record of a run."""
     found = _OF_ANOTHER_COMMAND.match(data)
     return None if found is None else "forecast" if found[1] == b"forecast" else "clocks"
 
 
 def check_schema(data: bytes, name: str, newest: int, oldest: int = 1) -> None:
-    """Make sure that JSON says it has a schema that this version reads.
+    """Check that the JSON has a schema that this version reads.
 
     Raises:
-        BadRecord: it is newer or older.
-        msgspec.DecodeError: it is no JSON, or does not say.
+        BadRecord: the schema is newer or older.
+        msgspec.DecodeError: it is not JSON, or has no schema.
     """
     header = (
         msgspec.json.decode(data, type=_LaterHeader) if command_of(data) else msgspec.json.decode(data, type=_Header)
@@ -139,10 +139,10 @@ _T = TypeVar("_T")
 
 
 def decoded(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
-    """Return JSON that others wrote as a value; ``name`` says in errors whose bytes they are.
+    """Return JSON from other writers as a value; ``name`` names the bytes in errors.
 
     Raises:
-        BadRecord: the bytes are cut short, edited out of shape, or of a schema that this version does not read.
+        BadRecord: the bytes are cut short, malformed, or of a schema that this version does not read.
     """
     with told_as_bad_record(data, name):
         data = printable_json(data)
@@ -152,7 +152,7 @@ def decoded(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
 
 @contextmanager
 def told_as_bad_record(data: bytes, name: str) -> Iterator[None]:
-    """Turn what decoding raises into a BadRecord that says what is wrong with the JSON."""
+    """Turn a decoding error into a BadRecord that describes the error in the JSON."""
     try:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
