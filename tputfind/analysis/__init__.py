@@ -1,1 +1,1 @@
-"""What records mean: answers, verdicts, findings and notices. Reads no file and starts nothing."""
+"""Interpretation of records: answers, verdicts, findings and notices. Reads no file and starts no process."""

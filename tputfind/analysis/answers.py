@@ -14,13 +14,13 @@ Best = Literal["fastest", "knee", "largest"]
 Answer = Literal[Best, "safe"]
 KNEE_SHARE: Final = 0.95
 PROVISIONAL_SHARE: Final = 0.25
-"""A batch whose rate is known no better than to this share is not the one to deploy for sure."""
+"""Relative half-width of the throughput from which the answer to deploy is provisional."""
 THROTTLED_SHARE: Final = 0.01
-"""Clocks held down for less of the window than this move no figure that anyone could see."""
+"""Clocks reduced for a smaller fraction of the window change no figure visibly."""
 
 
 class RowHealth(NamedTuple):
-    """The device over all windows of a row. Unknown is None; ``slowed`` as in ``Health``, of all windows together."""
+    """The device over all windows of a row. Unknown is None; ``slowed`` as in ``Health``, for all windows together."""
 
     sm_clock_mhz: float | None
     sm_clock_max_mhz: float | None
@@ -31,19 +31,19 @@ class RowHealth(NamedTuple):
 
     @property
     def throttled(self) -> bool:
-        """Whether something held the clocks down for more than a moment."""
+        """Whether a reason reduced the clocks for more than a moment."""
         return any(share >= THROTTLED_SHARE for share in self.slowed.values())
 
 
 def compile_s(record: Record, row: Row) -> float | None:
-    """Return how long compiling a row's step took in the process that did it first; None where nothing was compiled."""
+    """Return the longest compile time of a row's step in any process, in seconds; None without compilation."""
     trials = [trial.compiled for trial in record.trials if trial.batch_size == row.batch_size]
     compiled = [*trials, *(timing.compiled for timing in row.timings)]
     return max((one.seconds for one in compiled if one is not None), default=None)
 
 
 def fastest(rows: Sequence[Row]) -> Row | None:
-    """Return the row of the highest throughput, the smallest batch among equals; None where no row was timed."""
+    """Return the row of the highest throughput, the smallest batch among equals; None if no row was timed."""
     timed = [row for row in rows if row.samples_per_s is not None]
     return max(timed, key=lambda row: (row.samples_per_s or 0.0, -row.batch_size), default=None)
 
@@ -51,7 +51,7 @@ def fastest(rows: Sequence[Row]) -> Row | None:
 def knee(rows: Sequence[Row]) -> Row | None:
     """Return the smallest batch with at least 95 % of the best row's throughput.
 
-    None where fewer than two rows were timed: of one it is not known whether larger batches would gain anything.
+    None if fewer than two rows were timed: a single row does not show whether larger batches would gain.
     """
     timed = [row.samples_per_s for row in rows if row.samples_per_s is not None]
     if len(timed) < 2:
@@ -61,7 +61,7 @@ def knee(rows: Sequence[Row]) -> Row | None:
 
 
 def answers(record: Record) -> list[tuple[Answer, Row]]:
-    """Return the rows that are the answer to something, each with what it answers; one that was not timed is none."""
+    """Return the rows that answer a question, each with the name of its answer; untimed rows are left out."""
     timed = [row for row in record.rows if row.samples_per_s is not None]
     named: tuple[tuple[Answer, Row | None], ...] = (
         ("fastest", fastest(timed)),
@@ -73,54 +73,54 @@ def answers(record: Record) -> list[tuple[Answer, Row]]:
 
 
 def _row_of(edge: Edge | None, rows: Sequence[Row]) -> Row | None:
-    """Return the row of the batch that an edge is known to lie at."""
+    """Return the row of the largest batch of a closed edge, or None."""
     largest = edge.largest_batch if edge is not None and edge.closed else None
     return next((row for row in rows if row.batch_size == largest), None)
 
 
 def largest_of(edge: Edge | None) -> str:
-    """Return the largest batch in a word, ``≥976`` where larger ones may fit; empty where none was searched for."""
+    """Return the largest batch as text, ``≥976`` if larger ones may fit; empty if there was no search."""
     return "" if edge is None else f"{'' if edge.closed else '≥'}{edge.largest_batch}"
 
 
 def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:
     """Return the row of the highest throughput among those whose latency percentile meets the SLO.
 
-    A row with too few latency samples for the percentile is not among them.
+    A row with too few latency samples for the percentile does not count.
     """
     return fastest([row for row in rows if _meets(row, slo_ms, percent)])
 
 
 def fastest_within_slo(record: Record) -> Row | None:
-    """Return the row of the highest throughput, among those that meet the SLO if the record has one; None if none."""
+    """Return the row of the highest throughput among those that meet the record's SLO, if it has one; None if none."""
     spec = record.spec
     return fastest(record.rows) if spec.slo_ms is None else best_under(record.rows, spec.slo_ms, spec.percentile)
 
 
 def slo_of(spec: Spec) -> str:
-    """Name the SLO of a spec, ``p99 within --slo 20 ms``; empty without one."""
+    """Name the SLO of a spec, ``p99 within --slo 20 ms``; empty without an SLO."""
     return "" if spec.slo_ms is None else f"p{spec.percentile:g} within --slo {spec.slo_ms:g} ms"
 
 
 def none_within_slo(records: Sequence[Record]) -> str:
-    """Say that no row of these records meets their SLO: ``has p99 within --slo 20 ms``, or ``is known to have``."""
+    """Return the predicate that no row fulfils: ``has p99 within --slo 20 ms``, or ``is known to have`` it."""
     late = all(too_late(record.spec, row) for record in records for row in record.rows)
     return f"{'has' if late else 'is known to have'} {slo_of(records[0].spec)}"
 
 
 def too_late(spec: Spec, row: Row) -> bool:
-    """Whether half of the latencies are above the target: then so is any percentile that one asks for."""
+    """Whether the median latency, and so every higher percentile, is above the SLO."""
     return (percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
 
 
 def to_deploy(record: Record) -> Row | None:
-    """Return the row of the batch to deploy: the best under the SLO where one was given, else the knee.
+    """Return the row of the batch to deploy: the best that meets the SLO if there is one, else the knee.
 
-    Of rows that are alike to 5 %, the knee is the smallest, which answers first and takes the least memory. None where
-    nothing was timed or meets the SLO.
+    Among rows within 5 % of the best, the knee is the smallest: it has the lowest latency and takes the least memory.
+    None if no row was timed or meets the SLO.
 
     Raises:
-        BadRequest: it is no record.
+        BadRequest: ``record`` is not a Record.
     """
     check_record("record", record)
     if record.spec.slo_ms is not None:
@@ -134,58 +134,58 @@ def _meets(row: Row, slo_ms: float, percent: float) -> bool:
 
 
 def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
-    """Return the memory that must be there for a row or a trial; None if unknown.
+    """Return the memory that a row or a trial needs, in bytes; None if unknown.
 
-    The card must hold what the allocator reserves, the host what is resident.
+    It is the memory that the allocator reserves on a device, and resident memory on the host.
     """
     return measured.peak_reserved_bytes if record.environment.can.own_memory else measured.peak_allocated_bytes
 
 
 def throughput_interval(row: Row) -> Interval | None:
-    """Return the confidence interval of the throughput, in samples/s; None where the samples do not tell one.
+    """Return the confidence interval of the throughput, in samples/s; None if there are too few samples.
 
-    What the samples cannot show is added: ``REPEATABILITY``. The rate is its middle, so that it may reach below 0.
+    ``REPEATABILITY`` is added, which samples cannot show. The throughput is its middle, so that it may reach below 0.
     """
     interval_ms = mean_interval([timing.device_ms for timing in row.timings])
     if interval_ms is None or row.samples_per_s is None:
         return None
-    # As wide, as a share, as that of the time a batch takes: 1 / x has no interval of its own where x may be 0.
+    # The relative width is that of the time per batch: 1 / x has no interval of its own if x may be 0.
     half = widened(interval_ms, REPEATABILITY).half_width
     return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
 
 
 def in_one_process(*rows: Row) -> bool:
-    """Whether one of the rows was timed in one process alone, so that how processes differ is not known."""
+    """Whether one of the rows was timed in only one process, so that the variation between processes is unknown."""
     return min(len([timing for timing in row.timings if timing.device_ms]) for row in rows) <= 1
 
 
 def in_all_processes(record: Record, row: Row) -> bool:
-    """Whether a row was timed in as many processes as were asked for, or needs no more."""
+    """Whether a row was timed in all requested processes, or needs no more."""
     return row.ended_by in ("known", "alike") or len(row.timings) >= record.spec.row_processes
 
 
 def in_one_of_several(record: Record, row: Row) -> bool:
-    """Whether a row was timed in one process of several, because no answer rests on it or the run ended: how processes
-    differ is not known.
+    """Whether a row was timed in one of several processes, because no answer rests on it or the run ended, so that the
+    variation between processes is unknown.
     """
     return len(row.timings) == 1 < record.spec.row_processes
 
 
 def known_interval(record: Record, row: Row) -> Interval | None:
-    """Return the interval of a row's throughput as it is shown; None for a row with one of several processes.
+    """Return the interval of a row's throughput as shown; None for a row with only one of several processes.
 
-    It would be narrower than that of a row with all of them.
+    Its interval would be narrower than that of a row with all processes.
     """
     return None if in_one_of_several(record, row) else throughput_interval(row)
 
 
 def scatter(rows: Iterable[Row]) -> float:
-    """Return the widest half of the intervals of rows, as a share; 0 where none is known."""
+    """Return the largest half-width of the rows' intervals, as a fraction; 0 if none is known."""
     return max((one.half_width for row in rows if (one := throughput_interval(row))), default=0.0)
 
 
 def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
-    """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None where there is none."""
+    """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None if it is unknown."""
     spans = [[timing.device_ms for timing in row.timings] for row in (below, above)]
     interval = ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
     if interval is None:
@@ -195,31 +195,31 @@ def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) 
 
 
 def format_rate(record: Record, row: Row) -> str:
-    """Print a row's samples/s with the digits that its interval supports; empty if it was not timed."""
+    """Format a row's samples/s with the digits that its interval supports; empty if it was not timed."""
     if row.samples_per_s is None:
         return ""
     return _format_of_row(record, row, row.samples_per_s, throughput_interval(row))
 
 
 def format_latency(record: Record, row: Row, latency_ms: float) -> str:
-    """Print a latency of a row with the digits that the interval of its median supports."""
+    """Format a latency of a row with the digits that the interval of its median supports."""
     return _format_of_row(record, row, latency_ms, latency_interval_ms(row))
 
 
 def format_device_time(record: Record, row: Row, device_ms: float) -> str:
-    """Print a row's time of a batch on the device with the digits that the interval of its throughput supports."""
+    """Format a row's device time per batch with the digits that the interval of its throughput supports."""
     return _format_of_row(record, row, device_ms, throughput_interval(row))
 
 
 def _format_of_row(record: Record, row: Row, value: float, interval: Interval | None) -> str:
-    """Print a figure of a row with the digits that an interval supports, ``~5200`` for one process of several."""
+    """Format a figure of a row with the digits that an interval supports; ``~5200`` for one process of several."""
     if in_one_of_several(record, row):
         return format_about(value)
     return format_known(value, None if interval is None else interval.half_width)
 
 
 def latency_interval_ms(row: Row) -> Interval | None:
-    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None where there is none.
+    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None if it is unknown.
 
     The median is its middle, so that it may reach below 0.
     """
@@ -230,7 +230,7 @@ def latency_interval_ms(row: Row) -> Interval | None:
 
 
 def health(row: Row) -> RowHealth | None:
-    """Return how the device was while the row was timed, each process by the length of its window; None if unknown."""
+    """Return the device's health during a row, each process weighted by the length of its window; None if unknown."""
     known = [(timing.health, sum(timing.device_ms) / 1000) for timing in row.timings if timing.health is not None]
     if not known:
         return None
@@ -241,35 +241,35 @@ def health(row: Row) -> RowHealth | None:
     energy_j, metered_s = sum(energy for energy, _ in metered), sum(seconds for _, seconds in metered)
     reasons = {name for seen, _ in known for name in seen.slowed}
     return RowHealth(
-        sm_clock_mhz=_weighted([(seen.sm_clock_mhz, seconds) for seen, seconds in known]),
+        sm_clock_mhz=_weighted_mean([(seen.sm_clock_mhz, seconds) for seen, seconds in known]),
         sm_clock_max_mhz=_largest(seen.sm_clock_max_mhz for seen, _ in known),
         power_w=energy_j / metered_s if metered_s else None,
         energy_mj_per_sample=energy_j * 1000 / samples if samples else None,
         temperature_c=_largest(seen.temperature_c for seen, _ in known),
         slowed={
-            name: _weighted([(seen.slowed.get(name, 0.0), seconds) for seen, seconds in known]) or 0.0
+            name: _weighted_mean([(seen.slowed.get(name, 0.0), seconds) for seen, seconds in known]) or 0.0
             for name in sorted(reasons)
         },
     )
 
 
 def threads(record: Record) -> int | None:
-    """Return how many threads compute, where the host is the device; None elsewhere."""
+    """Return the number of compute threads if the host is the device; None otherwise."""
     environment = record.environment
     return environment.torch_threads or None if environment.can.on_host else None
 
 
 def others_busy_cores(row: Row) -> float | None:
-    """Return how many cores of the host others kept busy while a row was timed; None if unknown."""
-    return _weighted([(timing.others_busy_cores, sum(timing.device_ms)) for timing in row.timings])
+    """Return how many host cores other processes kept busy while a row was timed; None if unknown."""
+    return _weighted_mean([(timing.others_busy_cores, sum(timing.device_ms)) for timing in row.timings])
 
 
 def all_busy_share(row: Row) -> float | None:
-    """Return the share of a row's windows during which all devices worked; None where they were not to."""
-    return _weighted([(timing.all_busy_share, sum(timing.device_ms)) for timing in row.timings])
+    """Return the fraction of a row's windows during which all devices worked; None for a device alone."""
+    return _weighted_mean([(timing.all_busy_share, sum(timing.device_ms)) for timing in row.timings])
 
 
-def _weighted(values: Sequence[tuple[float | None, float]]) -> float | None:
+def _weighted_mean(values: Sequence[tuple[float | None, float]]) -> float | None:
     told = [(value, weight) for value, weight in values if value is not None]
     whole = sum(weight for _, weight in told)
     return sum(value * weight for value, weight in told) / whole if whole else None
@@ -284,10 +284,10 @@ _TIMED_BESIDE: Final = 2
 
 
 class Reached(NamedTuple):
-    """How an effective batch is reached: by a row's batch size, accumulated so many times on each of the devices.
+    """How to reach an effective batch: the row's batch size, accumulated ``accumulate`` times on each device.
 
-    ``repeats`` is how many steps of the row it takes. Each of them has a step of the optimizer, of which one is needed:
-    if there are several, ``step_ms`` is at most and the row's throughput at least what accumulation comes to.
+    ``repeats`` is the number of steps of the row. Each has an optimizer step, of which only one is needed: with
+    several, ``step_ms`` is an upper bound, and the row's throughput a lower bound, for accumulation.
     """
 
     row: Row
@@ -297,13 +297,13 @@ class Reached(NamedTuple):
 
     @property
     def step_ms(self) -> float:
-        """Milliseconds from one step of the optimizer to the next."""
+        """Time from one optimizer step to the next, in ms."""
         spans_ms = self.row.device_ms
         return self.repeats * sum(spans_ms) / len(spans_ms)
 
 
 def reach(record: Record, size: int) -> Reached | None:
-    """Return the fastest way to an effective batch among the rows; None if no batch size that was timed divides it."""
+    """Return the fastest row that reaches an effective batch; None if no timed batch size divides it."""
     row = fastest(rows_that_reach(record.spec, record.rows, size, _capacity_bytes(record)))
     if row is None:
         return None
@@ -313,10 +313,10 @@ def reach(record: Record, size: int) -> Reached | None:
 
 
 def rows_that_reach(spec: Spec, rows: Sequence[Row], size: int, capacity_bytes: int | None = None) -> list[Row]:
-    """Return the timed rows whose steps come to an effective batch, once or repeated.
+    """Return the timed rows whose steps reach an effective batch, once or repeated.
 
-    Accumulation keeps gradients while it computes the next batch, which the steps of a row need not have done: a row
-    that is to be repeated must leave room for them.
+    Accumulation keeps gradients while it computes the next batch, which the steps of a row may not have done: if a row
+    is to be repeated, its peak must leave room for them.
     """
     found = []
     for row in rows:

@@ -1,7 +1,7 @@
-"""What each way of timing gets wrong, in one sentence with its size: pure functions of the figures.
+"""The error of each timing method, in one sentence with its size: pure functions of the figures.
 
-A sentence that compares two ways says no more than the figures do: a difference whose interval holds nothing at
-all may be noise, and one that is known to be under 1 % does not matter.
+A sentence about two methods claims no more than the figures support: a difference within the interval may be noise, and
+one that is certainly below 1 % does not matter.
 """
 
 import math
@@ -28,12 +28,12 @@ from tputfind.stats import mean_interval
 from tputfind.units import format_bytes, format_figure, format_ratio, format_share, format_share_up
 
 NO_MATTER: Final = 0.01
-"""A difference below this share does not matter."""
+"""A smaller relative difference does not matter."""
 _CONFIDENCE: Final = 0.99
-"""Of the intervals of differences: a table makes up to five comparisons."""
+"""Confidence of the intervals of differences; a table makes up to five comparisons."""
 _NEARLY_ALL: Final = 0.9
 _QUEUED: Final = 2.0
-"""Calls that take this many times as long as a single one on an idle device wait behind earlier ones."""
+"""Calls that take this many times as long as a single one on an idle device wait in the launch queue."""
 _QUEUED_SHARE: Final = 0.1
 _AGREEING: Final = 0.05
 
@@ -48,7 +48,7 @@ _CPU_PIPELINE: Final = (
 
 
 def of_methods(found: Methods) -> tuple[str, ...]:
-    """Return the sentences about the ways of timing one batch."""
+    """Return the sentences about the methods of timing one batch."""
     cells = found.cells
     on_cpu = found.environment.can.on_host
     said = [_CPU] if on_cpu else list(_host_clock_alone(cells))
@@ -58,15 +58,15 @@ def of_methods(found: Methods) -> tuple[str, ...]:
 
 
 def of_pipeline(found: Pipeline) -> tuple[str, ...]:
-    """Return the sentences about the ways of timing a pipeline."""
+    """Return the sentences about the methods of timing a pipeline."""
     if found.environment.can.on_host:
         return (f"{_CPU_PIPELINE}{_difference_on_the_cpu(found.cells)}.",)
     names = (found.specs[0].model, found.specs[1].model)
-    return (*_cost_to_the_whole(found.cells), *_agreement(found.cells, names), *_others(found.environment))
+    return (*_cost_of_timing(found.cells), *_agreement(found.cells, names), *_others(found.environment))
 
 
 class _Change(NamedTuple):
-    """How another mean lies to a base: by which share of it, and what is to be made of that."""
+    """The relative difference of another mean from a base, and whether it is significant."""
 
     base: Figures
     other: Figures
@@ -86,9 +86,9 @@ _TurnsOf = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 
 
 def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = by_turn) -> _Change | None:
-    """Compare two means turn by turn: what the machine does in a turn, it does to both.
+    """Compare two means turn by turn, so that disturbances of a turn, which affect both, cancel.
 
-    Return None if one is missing, or for a base of nothing.
+    Return None if one is missing, or if the base is 0.
     """
     if base is None or other is None or base.mean_ms <= 0:
         return None
@@ -104,7 +104,7 @@ def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = by
 
 
 def _change_of_wholes(cells: Sequence[StageCell], way: StageMethod) -> _Change | None:
-    """Compare the wholes of a pipeline, untimed and timed in some way: each turn has one."""
+    """Compare the times of a whole pipeline, untimed and timed by a method; each turn has one."""
     untimed, timed = (stage_figures(cells, "whole", one) for one in ("untimed", way))
     return _change(untimed, timed, lambda samples_ms: [[ms] for ms in samples_ms])
 
@@ -115,7 +115,7 @@ def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
         return
     share, sizes = alone.mean_ms / whole.mean_ms, f"{_ms(alone)} of {_ms(whole)}"
     single = figures_of(cells, "submission")
-    queued = "" if single is None else _queued(alone, single)
+    queued = "" if single is None else _describe_queue(alone, single)
     if share < _NEARLY_ALL:
         yield f"The host clock alone sees {format_share(share)} of the time ({sizes}){queued and f': {queued}'}."
     elif share > 2 - _NEARLY_ALL:
@@ -128,7 +128,7 @@ def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"The host clock alone comes close here ({sizes}), but it does not wait for the device."
 
 
-def _queued(alone: Figures, single: Figures) -> str:
+def _describe_queue(alone: Figures, single: Figures) -> str:
     slow = sum(ms >= _QUEUED * single.mean_ms for ms in alone.samples_ms)
     if alone.mean_ms < _QUEUED * single.mean_ms or slow < _QUEUED_SHARE * len(alone.samples_ms):
         return ""
@@ -248,7 +248,7 @@ def _graph(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"What a CUDA graph gains does not stand out from the noise here ({sizes})."
 
 
-def _cost_to_the_whole(cells: Sequence[StageCell]) -> Iterator[str]:
+def _cost_of_timing(cells: Sequence[StageCell]) -> Iterator[str]:
     doings: dict[StageMethod, str] = {
         "synchronised": "Synchronising around each stage",
         "events": "Reading events afterwards",
@@ -273,7 +273,7 @@ def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
 
 
 def _agreement(cells: Sequence[StageCell], names: tuple[str, str]) -> Iterator[str]:
-    """Say how far the two ways to time a stage agree, of the models: the host times its own work either way."""
+    """Yield how far the two methods of timing a model's stage agree; the host times its own work in both."""
     stages: tuple[Stage, Stage] = ("first", "second")
     pairs = [
         (name, stage_figures(cells, stage, "synchronised"), stage_figures(cells, stage, "events"))

@@ -1,4 +1,4 @@
-"""Two records of the same work side by side: which rows became faster or slower, and whether a gate is passed."""
+"""Comparison of two records of the same work: which rows became faster or slower, and whether a gate is passed."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tputfind.units import format_sizes
 
 Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
 TOLERANCE: Final = 0.01
-"""Rates whose ratio certainly lies within this of 1 are called the same."""
+"""Throughputs whose ratio is certainly within this of 1 count as the same."""
 LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
-"""No two rates are known well enough to be the same within less."""
+"""Throughputs are not known well enough for a smaller tolerance."""
 _CLOCKS_DIFFER: Final = 0.02
 ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
-"""Why a row that was timed in one process is not judged."""
+"""The reason why a row that was timed in one process is not judged."""
 
 
 _COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length"}
@@ -45,11 +45,11 @@ _COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "s
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """One rate over another: NEW over OLD, with the interval of the ratio and what to make of it.
+    """One throughput over another: NEW over OLD, with the interval of the ratio and the verdict.
 
-    ``old_share`` and ``new_share`` are half the widths of the rates' own intervals, as shares. ``host_bound`` says that
-    Python sets the pace in one of the two; ``lost`` is a batch size that ran in OLD and does not in NEW. ``reason``
-    says why they cannot be compared, or what else differs; empty where there is nothing to say.
+    ``old_share`` and ``new_share`` are the relative half-widths of the two throughputs. ``host_bound`` is whether one
+    of the two is host-bound; ``lost`` is whether the batch size ran in OLD and does not in NEW. ``reason`` is why they
+    cannot be compared, or another difference; it may be empty.
     """
 
     old_batch: Count
@@ -72,24 +72,24 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
         return self.verdict != "not_comparable" and self.reason != ONE_PROCESS
 
     def slower_than(self, share: float) -> bool:
-        """Whether NEW is certainly slower, and as far as is known by more than this share, or does not run at all."""
+        """Whether NEW is certainly slower, by an estimate of more than ``share``, or does not run at all."""
         return self.lost or (self.high is not None and self.high < 1 and (self.ratio or 1.0) < 1 - share)
 
     def is_regression(self, share: float) -> bool:
-        """Whether NEW is slower by itself: the pace of a row that is bound by the host changes from run to run."""
+        """Whether NEW is slower for its own reasons: a host-bound row varies from run to run."""
         return self.slower_than(share) and (self.lost or not self.host_bound)
 
     def may_be_slower_than(self, share: float) -> bool:
-        """Whether that cannot be excluded of rates that were judged."""
+        """Whether a slowdown of more than ``share`` cannot be excluded; False for rows that were not judged."""
         return self.was_judged and (self.low is None or self.low < 1 - share)
 
 
 class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
     """Two records: their fastest rows among the batch sizes that both have, and each of these.
 
-    ``unlike`` is what should have kept them from being compared, and did not because it was asked for; ``differs`` is
-    what else is not the same. Of two models that were timed in turn, ``variants`` are both as they ran, ``turns`` what
-    was timed of each batch size, and ``seconds`` what all of it took.
+    ``unlike`` lists differences that forbid a comparison, which was forced; ``differs`` lists other differences. For
+    two models timed in turn, ``variants`` are both as they ran, ``turns`` the timings of each batch size, and
+    ``seconds`` the duration of all.
     """
 
     KIND = "comparison"
@@ -111,39 +111,39 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def verdict(self) -> Verdict:
-        """That of the fastest rows."""
+        """The verdict of the fastest rows."""
         return self.best.verdict if self.best else "not_comparable"
 
     def slower_than(self, share: float) -> list[Judgement]:
-        """Return what became certainly slower by more than this share, or does not run any more."""
+        """Return the rows that became certainly slower by more than ``share``, or do not run any more."""
         judged = [*([self.best] if self.best else []), *self.rows]
         return [one for one in judged if one.is_regression(share)]
 
 
 class Comparisons(Result, list[Comparison]):
-    """Comparisons of several records, which show and save themselves together."""
+    """Comparisons of several records; they show and save themselves together."""
 
     KIND = "comparison"
     __slots__ = ()
 
 
 def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bool = False) -> Comparison:
-    """Return what became of the throughput from one record to a later one, of the same work on the same device.
+    """Compare the throughput of a record with that of a later one, for the same work on the same device.
 
     The ratio of the fastest rows has a 95 % confidence interval of its own; those of the batch sizes hold together with
-    95 % (Bonferroni). A row is the ``same`` where its whole interval lies within the tolerance, ``faster`` or
-    ``slower`` where the interval excludes 1, and else ``ambiguous``: the processes differ too much to tell. As far as
-    processes are independent and their paces normal, two equal runs are told apart in fewer than 5 % of cases; a host
-    that keeps a pace for a whole run is neither. See ``stats.ratio_interval``.
+    95 % (Bonferroni). A row is the ``same`` if its whole interval lies within the tolerance, ``faster`` or ``slower``
+    if the interval excludes 1, and otherwise ``ambiguous``: the variation between processes is too large. If processes
+    are independent and their throughputs normal, two equal runs differ significantly in fewer than 5 % of cases; a host
+    that keeps one speed for a whole run violates both. See ``stats.ratio_interval``.
 
     Args:
-        old: what came before.
-        new: what is asked about.
-        tolerance: the share up to which a difference is none: 0.01 is 1 %.
-        force: compare unlike things too; the comparison then names them.
+        old: the earlier record.
+        new: the later record.
+        tolerance: the fraction up to which a difference counts as none: 0.01 is 1 %.
+        force: compare different work too; the comparison then names the differences.
 
     Raises:
-        BadRequest: they are unlike, or the tolerance is none.
+        BadRequest: the records are not of the same work, or the tolerance is invalid.
     """
     check_record("old", old)
     check_record("new", new)
@@ -173,10 +173,10 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
 
 
 def checked_tolerance(tolerance: float) -> float:
-    """Return a tolerance that verdicts can be told by.
+    """Return the tolerance as a number.
 
     Raises:
-        BadRequest: it is none.
+        BadRequest: it is not a number between ``LEAST_TOLERANCE`` and 1.
     """
     try:
         tolerance = options.number(tolerance)
@@ -190,7 +190,7 @@ def checked_tolerance(tolerance: float) -> float:
 
 
 class Tried(NamedTuple):
-    """A batch size of two variants that take turns, OLD and NEW: what was timed, and what keeps one from running."""
+    """A batch size of two variants timed in turn, OLD and NEW: their timings, or which one failed, and why."""
 
     turns: Turns
     failed: int | None = None
@@ -198,7 +198,7 @@ class Tried(NamedTuple):
 
 
 def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: float | None = None) -> Judgement:
-    """Return what to make of a batch size of two variants that were timed in turn; see ``Turns.interval``."""
+    """Return the judgement of a batch size of two variants that were timed in turn; see ``Turns.interval``."""
     turns, failure = tried.turns, tried.failure
     old_per_s, new_per_s = turns.rate_per_s(0), turns.rate_per_s(1)
     interval = None if failure else turns.interval(1, 0, comparisons, scatter)
@@ -223,7 +223,7 @@ def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: fl
 
 
 def is_certain(judgement: Judgement, fail_slower: float | None) -> bool:
-    """Return whether further rounds would change nothing that was asked: the verdict, or whether a gate is passed."""
+    """Return whether further rounds would change neither the verdict nor, with a gate, whether it is passed."""
     if judgement.low is None or judgement.high is None:
         return judgement.verdict == "not_comparable"
     if fail_slower is None:
@@ -261,12 +261,12 @@ def in_turn(
 
 
 def subject(spec: Spec) -> str:
-    """Name the model; of one in a file without the folder, so that two checkouts of it are the same."""
+    """Name the model, without the folder of its file, so that two checkouts have the same name."""
     return spec.model.rpartition("/")[2] if spec.own_code else spec.model
 
 
 def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
-    """Set the fastest rows side by side: of the batch sizes that both have, or of all where they share none."""
+    """Judge the fastest rows of the batch sizes that both records have, or of all if they share none."""
     both = {row.batch_size for row in old.rows} & {row.batch_size for row in new.rows}
     rows = ([row for row in record.rows if row.batch_size in both or not both] for record in (old, new))
     before, after = map(fastest, rows)
@@ -297,7 +297,7 @@ def _weights(record: Record) -> str:
 
 
 def _allocator(record: Record) -> str:
-    """Return the settings of the memory allocator in one order, without one that leaves it as it is."""
+    """Return the allocator's settings in a fixed order, without a setting that equals the default."""
     settings = {setting.strip() for setting in (record.environment.allocator_conf or "").split(",")}
     return ",".join(sorted(settings - {"", "expandable_segments:False"})) or "as it is"
 
@@ -326,7 +326,7 @@ def _told(name: str, before: object, after: object) -> Iterator[str]:
 
 
 def _largest(record: Record) -> str:
-    """Return the largest batch and what limits it; empty where it was not searched for."""
+    """Return the largest batch and its limit as text; empty if there was no search."""
     edge = record.edge
     return "" if edge is None else f"{largest_of(edge)} ({edge.limited_by.replace('_', ' ')})"
 
@@ -339,7 +339,7 @@ def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
 
 
 def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
-    """Yield the rows of OLD that lie beyond the largest batch of NEW, where that is not a limit that was set."""
+    """Yield the rows of OLD beyond the largest batch of NEW, unless NEW had a cap or a latency limit."""
     edge, same_memory = new.edge, old.spec.memory_limit_bytes == new.spec.memory_limit_bytes
     if edge is None or not edge.closed or edge.limited_by in ("cap", "latency") or not same_memory:
         return
@@ -387,7 +387,7 @@ def _share(record: Record, row: Row) -> float | None:
 
 
 def verdict_of(interval: Interval | None, tolerance: float) -> Literal["same", "faster", "slower", "ambiguous"]:
-    """Return what to make of the interval of a ratio: ``same`` if all of it lies within the tolerance of 1."""
+    """Return the verdict of a ratio's interval: ``same`` if all of it lies within the tolerance of 1."""
     if interval is None:
         return "ambiguous"
     if 1 / (1 + tolerance) <= interval.low and interval.high <= 1 + tolerance:
@@ -396,7 +396,7 @@ def verdict_of(interval: Interval | None, tolerance: float) -> Literal["same", "
 
 
 def _against(old: Row, new: Row) -> str:
-    """Say why two rows cannot be compared: one failed, or its clocks were held down by something not its own."""
+    """Return why two rows cannot be compared: one failed, was not timed, or was throttled; empty if they can."""
     for row, which in ((old, "OLD"), (new, "NEW")):
         if row.failure is not None:
             return f"{row.failure.kind.replace('_', ' ')} in {which}"
@@ -411,7 +411,7 @@ def _against(old: Row, new: Row) -> str:
 
 
 def _clocks(old: Row, new: Row) -> str:
-    """Say how the clocks differ where they do: a device at the limit of its power runs as fast as that lets it."""
+    """Describe a difference of the SM clocks, which a power limit also causes; empty if they agree."""
     before, after = health(old), health(new)
     if before is None or after is None or not before.sm_clock_mhz or not after.sm_clock_mhz:
         return ""
@@ -422,7 +422,7 @@ def _clocks(old: Row, new: Row) -> str:
 
 
 def gate(compared: Sequence[Comparison], share: float | None, problems: list[TputfindError]) -> int:
-    """Return the exit code of a gate at this share, and add what it comes to to the problems; None passes everything.
+    """Return the exit code of a gate at this fraction, and add its findings to ``problems``; None passes everything.
 
     A regression counts most, then a record that could not be judged at all, then rows that are too noisy to judge.
     """
@@ -430,7 +430,7 @@ def gate(compared: Sequence[Comparison], share: float | None, problems: list[Tpu
         return 0
     regressions = [told for one in compared for told in _regressions(one, share)]
     for one in compared:
-        problems += _not_judged(one)
+        problems += _judging_errors(one)
     code = BadRequest.exit_code if problems else 0
     unsure = [told for one in compared for told in _unsure(one, share)]
     if unsure:
@@ -462,15 +462,15 @@ def _regressions(one: Comparison, share: float) -> Iterator[str]:
         yield f"{one.model} {one.recipe}, {what}: {told}"
 
 
-def _not_judged(one: Comparison) -> Iterator[BadRequest]:
-    """Yield why the fastest rows cannot be judged, however quiet the machine is."""
+def _judging_errors(one: Comparison) -> Iterator[BadRequest]:
+    """Yield why the fastest rows cannot be judged at all, noise apart."""
     if one.best is None or not one.best.was_judged:
         reason = "one of them has no row that was timed" if one.best is None else one.best.reason
         yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}")
 
 
 def _unsure_fastest(one: Comparison, share: float) -> Judgement | None:
-    """Return the fastest rows if they may be slower, though not certainly, or because of the host alone."""
+    """Return the fastest rows' judgement if they may be slower, but not certainly, or only because of the host."""
     best = one.best
     return best if best and best.may_be_slower_than(share) and not best.is_regression(share) else None
 

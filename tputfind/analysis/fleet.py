@@ -1,4 +1,4 @@
-"""Devices of one kind side by side: which are slow, and how much they slow each other. Pure functions of records."""
+"""Comparison of devices of one kind: which are slow, and how much they slow each other. Pure functions of records."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import fsum
@@ -28,15 +28,15 @@ _CLOCKS_DIFFER: Final = 0.02
 _HOTTER_C: Final = 10.0
 _BUSY_SHARE: Final = 0.15
 _MOSTLY: Final = 0.5
-"""Of a window: where all worked for less, a row says nothing of devices that are busy together."""
+"""A row during which all devices worked for a smaller fraction of the window does not show them busy together."""
 _LONGER: Final = 1.05
-"""What takes this many times as long under load has to do with it."""
+"""Factor by which a duration must grow under load to count as a cause."""
 
 
 class Judged(NamedTuple):
-    """The throughput of one row over that of others, with its interval; both unknown where processes differ too much.
+    """The throughput of one row over that of other rows, and its interval; both None if processes differ too much.
 
-    ``causes`` are what else was seen to differ.
+    ``causes`` are other observed differences.
     """
 
     record: Record
@@ -47,7 +47,7 @@ class Judged(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """What to make of it: ``same`` where the whole interval lies within a hundredth of 1."""
+        """The verdict: ``same`` if the whole interval lies within 1 % of 1."""
         verdict = verdict_of(self.interval, TOLERANCE)
         return "not known" if verdict == "ambiguous" else verdict
 
@@ -55,8 +55,8 @@ class Judged(NamedTuple):
 class ByDevice(NamedTuple):
     """The same job on devices of one kind, each against the median of the others.
 
-    ``devices`` are judged at the batch size that is fastest on most; ``elsewhere`` are the rows of other batch sizes at
-    which a device is not the same.
+    ``devices`` are judged at the batch size that is fastest on most; ``elsewhere`` are rows of other batch sizes at
+    which a device is slower or faster.
     """
 
     batch_size: int
@@ -76,21 +76,21 @@ class AllBusy(NamedTuple):
 
 
 def device_key(record: Record) -> str:
-    """Return what tells a device from all others: its UUID where it has one."""
+    """Return the identity of a device: its UUID if it has one, else its torch name such as ``cuda:0``."""
     return record.environment.device_uuid or record.environment.device
 
 
 def by_device(records: Sequence[Record]) -> list[ByDevice]:
-    """Return every job that ran on several devices of one kind; of several records of one device, the latest counts."""
+    """Return the comparison of every job on several devices of one kind, by the latest record of each."""
     solo = [record for record in records if record.spec.load != "all_busy"]
-    groups = _grouped(solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), threads(record)))
+    groups = _group_by(solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), threads(record)))
     judged = (_by_device(_latest(group)) for group in groups)
     return [one for one in judged if one is not None]
 
 
 def all_busy(records: Sequence[Record]) -> list[list[AllBusy]]:
-    """Return every job that ran on all devices at once, batch size by batch size."""
-    groups = _grouped([record for record in records if record.spec.load == "all_busy"], _job)
+    """Return the comparison of every job that ran on all devices at once, batch size by batch size."""
+    groups = _group_by([record for record in records if record.spec.load == "all_busy"], _job)
     found = []
     for group in groups:
         busy = _latest(group)
@@ -105,14 +105,14 @@ def all_busy(records: Sequence[Record]) -> list[list[AllBusy]]:
 
 
 def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """Return the records that devices are to be planned with, and what that changes, a sentence for each job.
+    """Return the records to plan with, and a sentence for each job whose records this changes.
 
-    Where a job ran on all devices at once, those records count, since that is how the devices will work: of devices of
-    one kind the slowest at the batch that is the fastest, and none that was alone. Records that were cut short before
-    that batch do not count.
+    If a job ran on all devices at once, those records count, because the devices will work so in production. Among
+    devices of one kind the slowest counts, at the batch size that is fastest (alone, if measured); records of a device
+    alone are left out. Records that were cut short before that batch size do not count.
     """
     kept, told = list(records), []
-    for busy in _grouped([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
+    for busy in _group_by([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
         alone = [one for one in records if one.spec.load != "all_busy" and _kind_of_job(one) == _kind_of_job(busy[0])]
         best = fastest([row for one in alone or busy for row in one.rows])
         if best is None:
@@ -139,14 +139,14 @@ def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
 
 def _rate_at(record: Record, batch_size: int) -> float | None:
-    """Return the rate at a batch size; None where there is none, or where all were to work and mostly did not."""
+    """Return the throughput at a batch size; None without one, or if all were to work and mostly did not."""
     row = record.row(batch_size)
     share = None if row is None else all_busy_share(row)
     return None if row is None or (share is not None and share < _MOSTLY) else row.samples_per_s
 
 
 def all_busy_share_of_window(window_s: tuple[float, float], others: Sequence[tuple[float, float] | None]) -> float:
-    """Return the share of a window during which all others worked; None stands for one that never did."""
+    """Return the fraction of a window during which all others worked; None stands for one that never did."""
     begin, end = window_s
     if None in others or end <= begin:
         return 0.0
@@ -159,10 +159,10 @@ def all_busy_share_of_window(window_s: tuple[float, float], others: Sequence[tup
 def ratio_to_others(
     row: Row, others: Sequence[Row], confidence: float = CONFIDENCE
 ) -> tuple[float | None, Interval | None]:
-    """Return the throughput of a row over the median of others of its batch size, and the interval of that.
+    """Return the throughput of a row over the median of other rows of its batch size, and the interval of the ratio.
 
-    Of two in the middle the faster counts: what is wrong with a device slows it down, and must not make the others look
-    fast. The uncertainty is that of the row and of the one in the middle, as it turned out.
+    With an even number the faster of the two middle rows is the median: a defect slows a device down, and must not make
+    the others look fast. The interval covers the variation of the row and of the median row.
     """
     ordered = sorted(others, key=lambda other: other.samples_per_s or 0.0)
     middle = ordered[len(ordered) // 2]
@@ -177,7 +177,7 @@ def _by_device(records: Sequence[Record]) -> ByDevice | None:
         return None
     rows = {size: [(record, _row(record, size)) for record in records] for size in sizes}
     best = max(sizes, key=lambda size: median(row.samples_per_s or 0.0 for _, row in rows[size]))
-    pairs = 1 if len(records) == 2 else len(records)  # of two, each is the other's reciprocal
+    pairs = 1 if len(records) == 2 else len(records)  # with two, each ratio is the other's reciprocal
     elsewhere = [
         judged
         for size in sizes
@@ -198,7 +198,7 @@ def _judged(rows: Sequence[tuple[Record, Row]], confidence: float) -> Iterator[J
 
 
 def _beside(record: Record, row: Row, others: Sequence[tuple[Record, Row]]) -> Iterator[str]:
-    """Yield what sets a device apart from the others, beside its rate."""
+    """Yield the observed differences between a device and the others, other than its throughput."""
     seen, theirs = health(row), [found for _, other in others if (found := health(other)) is not None]
     if seen is not None and theirs:
         clock = _median(one.sm_clock_mhz for one in theirs)
@@ -228,7 +228,7 @@ def _host(record: Record, row: Row) -> Iterator[str]:
 
 
 def _all_busy(pairs: Sequence[tuple[Record, Record]], size: int) -> AllBusy:
-    """Judge a batch size of each device under load against the same alone; with 95 % all intervals hold."""
+    """Judge a batch size of each device under load against the same alone; all intervals hold together with 95 %."""
     rows = [(busy, _row(busy, size), _row(alone, size)) for busy, alone in pairs]
     confidence = 1 - (1 - CONFIDENCE) / len(rows)
     devices = []
@@ -251,7 +251,7 @@ def _all_busy(pairs: Sequence[tuple[Record, Record]], size: int) -> AllBusy:
 
 
 def _under_load(record: Record, busy: Row, alone: Row) -> Iterator[str]:
-    """Yield what changed on a device when all became busy, which is likely why it is slower."""
+    """Yield the observed changes of a device under load, the likely causes of a slowdown."""
     now, then = health(busy), health(alone)
     clock, clock_alone = (seen and seen.sm_clock_mhz for seen in (now, then))
     if clock and clock_alone and clock <= (1 - _CLOCKS_DIFFER) * clock_alone:
@@ -284,16 +284,16 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def _job(record: Record) -> tuple[object, ...]:
-    """Return what records have in common that are of the same job, on whichever device."""
+    """Return a key that records share if they are of the same job, on any device."""
     return (*identity.requests_key(record), identity.name_of(record.spec), record.spec.transfer, record.method)
 
 
 def _kind_of_job(record: Record) -> tuple[object, ...]:
-    """Return the same of records of one kind of device."""
+    """Return a key that records share if they are of the same job on the same kind of device."""
     return (*_job(record), record.environment.device_name, threads(record))
 
 
-def _grouped(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:
+def _group_by(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:
     found: dict[object, list[Record]] = {}
     for record in records:
         found.setdefault(key(record), []).append(record)

@@ -1,4 +1,4 @@
-"""A race of variants: which way of running a model is best, what became of the others, and what was left untried."""
+"""A race of variants: the best recipe, the outcome of each other variant, and the variants left untried."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from tputfind.record.types import Amount, Count
 Goal = Literal["throughput", "latency"]
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
 REGRET: Final = 0.02
-"""A variant that cannot be faster by more than this share is not worth further rounds."""
+"""A variant that cannot be faster by more than this fraction gets no further rounds."""
 FACTORS: Final = ("dtype", "layout", "device", "mode")
-"""What variants differ in, in the order in which it is varied: what takes a compiler comes last."""
+"""The factors of variants, in the order in which they are varied; compilation takes longest and comes last."""
 
 
 class Contender(msgspec.Struct, frozen=True, kw_only=True):
-    """A variant of a race, and what became of it beside ``against``, the leader of that moment.
+    """A variant of a race, and its outcome against ``against``, the leader at that moment.
 
-    ``judgement`` has the leader as OLD; it is None of the first leader, and of what was not timed, for this ``reason``.
+    ``judgement`` has the leader as OLD. It is None for the first leader, and for a variant that was not timed for this
+    ``reason``.
     """
 
     spec: Spec
@@ -41,14 +42,14 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def may_be_faster(self) -> bool:
-        """Whether the interval leaves room for a variant that is faster than the leader."""
+        """Whether the interval admits that the variant is faster than the leader."""
         return self.judgement is not None and self.judgement.high is not None and self.judgement.high > 1
 
 
 class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="race"):
     """A race of variants at one batch size, in the order in which they ran, and the record of the winner.
 
-    One that was ``interrupted`` names the leader of that moment as the winner.
+    An ``interrupted`` race names the leader at that moment as the winner.
     """
 
     KIND = "race"
@@ -65,12 +66,12 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
     @property
     def ties(self) -> list[Contender]:
-        """The variants that cannot be told from a leader, and are no simpler."""
+        """The variants that may be faster than a leader within the noise, and are no simpler."""
         return [one for one in self.contenders if one.outcome == "not_faster" and one.may_be_faster]
 
     @property
     def undecided(self) -> list[Contender]:
-        """The variants that may be faster than a leader by more than ``REGRET``: the budget ended their rounds."""
+        """The variants that may be faster than a leader by more than ``REGRET``; the budget ended their rounds."""
         return [one for one in self.contenders if one.outcome == "undecided"]
 
     @property
@@ -80,14 +81,14 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
 
 def is_settled(judgement: Judgement) -> bool:
-    """Return whether it is certain that NEW is faster, or that it is not by more than ``REGRET``."""
+    """Return whether NEW is certainly faster, or certainly not faster by more than ``REGRET``."""
     if judgement.low is None or judgement.high is None:
         return judgement.verdict == "not_comparable"
     return judgement.low > 1 or judgement.high < 1 + REGRET
 
 
 def outcome_of(judgement: Judgement) -> Outcome:
-    """Return what becomes of a challenger: it leads only if it is certainly faster than the leader."""
+    """Return the outcome of a challenger: it leads only if it is certainly faster than the leader."""
     if not is_settled(judgement) or judgement.low is None or judgement.high is None:
         return "undecided"
     if judgement.low > 1:
@@ -96,21 +97,21 @@ def outcome_of(judgement: Judgement) -> Outcome:
 
 
 def challengers(leader: Spec, levels: Mapping[str, tuple[str, ...]], met: set[Spec]) -> Iterator[Spec]:
-    """Yield the variants that differ from a leader in one factor, and were not met yet; the cheapest first.
+    """Yield the variants that differ from the leader in one factor and have not raced yet, the cheapest first.
 
-    Factors that hardly interact are not multiplied out: each is varied beside the leader that the others have left.
-    What has not run at all goes before what has run beside another leader.
+    The factors hardly interact, so they are varied one at a time instead of in all combinations. Levels that have not
+    run at all come before levels that ran with another leader.
 
     Args:
         leader: the variant that leads now.
-        levels: what each factor may be, by its field of ``Spec``.
+        levels: the values of each factor, by its field of ``Spec``.
         met: variants that have raced, or could not.
     """
     again = []
     for factor in FACTORS:
         ran = {getattr(spec, factor) for spec in met}
         for level in levels.get(factor, ()):
-            with suppress(ValueError):  # these do not go together
+            with suppress(ValueError):  # the spec rejects this combination
                 challenger = msgspec.structs.replace(leader, **{factor: level})
                 if level not in ran:
                     yield challenger
@@ -120,5 +121,5 @@ def challengers(leader: Spec, levels: Mapping[str, tuple[str, ...]], met: set[Sp
 
 
 def recipe_of(spec: Spec) -> str:
-    """Name a variant: its recipe, and its cores where they are not all."""
+    """Name a variant: its recipe, and its cores if it has only some."""
     return " ".join([name_of(spec), *([spec.device] if ":" in spec.device else [])])

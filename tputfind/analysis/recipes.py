@@ -1,4 +1,4 @@
-"""Recipes: the ways to run a model that lists of dtypes, layouts and modes ask for; which is best, and by how much."""
+"""Recipes, from lists of dtypes, layouts and modes: which is best, and by how much."""
 
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
@@ -24,15 +24,15 @@ from tputfind.record.types import DTYPES, LAYOUTS, MODES
 from tputfind.stats import percentile
 
 LISTED: Final = "dtype", "layout", "mode"
-"""The options that take several values, apart by commas."""
+"""The options that take several values, separated by commas."""
 Part = Literal["layout", "mode"]
 _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """Yield what the records of one model in several recipes tell together, each a label and a text.
+    """Yield the answers of the records of one model in several recipes, each a label and a text.
 
-    The smallest batch has an answer of its own: what Python costs shows there.
+    The smallest batch has an answer of its own, because it shows the overhead of Python.
     """
     best = best_of(records)
     if best is None:
@@ -42,7 +42,7 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     yield "Best recipe", _told_of(*best, records)
     smallest = _smallest_in_all(records)
     if smallest is not None and smallest < best[1].batch_size:
-        of_smallest = [_only(record, smallest) for record in records]
+        of_smallest = [_keep_batch(record, smallest) for record in records]
         at_smallest = best_of(of_smallest)
         if at_smallest is not None:
             yield f"At batch {smallest}", _told_of(*at_smallest, of_smallest)
@@ -55,8 +55,8 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     """Return the record and the row of the highest throughput within the SLO; None if no row was timed or meets it.
 
-    A record without an SLO competes with its fastest row. Of those that cannot be told from it, the simplest: eager
-    before a graph before a compiler, then the plainer dtype and layout, then the smaller batch.
+    Without an SLO the fastest row of each record competes. Among rows that tie with the best within the noise, the
+    simplest wins: eager before a graph before a compiler, then the plainer dtype and layout, then the smaller batch.
     """
 
     def simplicity(one: tuple[Record, Row]) -> tuple[int, ...]:
@@ -68,20 +68,20 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
 
 
 def _alike(records: Sequence[Record]) -> list[tuple[Record, Row]]:
-    """Return the record and the row of the highest throughput within the SLO, and all that cannot be told from it."""
+    """Return the record and the row of the highest throughput within the SLO, and all that tie with it."""
     known = [(record, row) for record in records if (row := fastest_within_slo(record)) is not None]
     top = max((row for _, row in known), key=lambda row: row.samples_per_s or 0.0, default=None)
-    return [(record, row) for record, row in known if top and (row is top or _within_the_noise(top, row))]
+    return [(record, row) for record, row in known if top and (row is top or _is_tie(top, row))]
 
 
 def names_of(records: Sequence[Record]) -> list[str]:
-    """Name each recipe by what is not the same in all: ``compile``, ``nhwc eager``."""
+    """Name each recipe by its parts that differ between recipes: ``compile``, ``nhwc eager``."""
     differing = [parts for parts in _parts(records) if len(set(parts)) > 1]
     return [" ".join(filter(None, parts)) for parts in zip(*differing, strict=True)] or [""] * len(records)
 
 
 def common_of(records: Sequence[Record]) -> str:
-    """Name what is the same in all recipes: ``fp16 nchw``; empty where nothing is."""
+    """Name the parts common to all recipes: ``fp16 nchw``; empty if there are none."""
     return " ".join(parts[0] for parts in _parts(records) if len(set(parts)) == 1)
 
 
@@ -91,7 +91,7 @@ def _parts(records: Sequence[Record]) -> list[tuple[str, ...]]:
 
 def _told_of(record: Record, row: Row, records: Sequence[Record]) -> str:
     plain = _like(record.spec, records, **_PLAIN)
-    against = [] if plain in (None, record) else list(_set_beside(record, plain, name_of(plain.spec)))
+    against = [] if plain in (None, record) else list(_speedups(record, plain, name_of(plain.spec)))
     alike = len(_alike(records))
     simplest = [f"the simplest of {alike} that tie within the noise"] if alike > 1 else []
     figures = f"{name_of(record.spec)}, batch {row.batch_size}: {format_rate(record, row)} samples/s"
@@ -106,46 +106,46 @@ def _latency(record: Record, row: Row) -> Iterator[str]:
 
 
 def _smallest_in_all(records: Sequence[Record]) -> int | None:
-    """Return the smallest batch size that was timed in every recipe in which anything was."""
+    """Return the smallest batch size that was timed in every recipe with timed rows."""
     timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
     return min(set.intersection(*filter(None, timed)), default=None)
 
 
-def _only(record: Record, batch_size: int) -> Record:
+def _keep_batch(record: Record, batch_size: int) -> Record:
     rows = tuple(row for row in record.rows if row.batch_size == batch_size)
     return msgspec.structs.replace(record, rows=rows)
 
 
 def _compared(part: Part, records: Sequence[Record]) -> Iterator[str]:
-    """Say of every recipe what the part that is not plain brings."""
+    """Yield for every recipe its speedup over the same recipe with the plain layout or mode."""
     for record, name in zip(records, names_of(records), strict=True):
         plain = _like(record.spec, records, **{part: _PLAIN[part]})
         if plain not in (None, record):
-            yield from (f"{name} {told}" for told in _set_beside(record, plain, _PLAIN[part]))
+            yield from (f"{name} {told}" for told in _speedups(record, plain, _PLAIN[part]))
 
 
 def _like(spec: Spec, records: Sequence[Record], **parts: str) -> Record | None:
-    """Return the record of the recipe that differs from a spec's in nothing but these parts, if there is one."""
+    """Return the record whose recipe differs from a spec's in these parts only, or None."""
     wanted = [parts.get(name, getattr(spec, name)) for name in LISTED]
     return next((one for one in records if [getattr(one.spec, name) for name in LISTED] == wanted), None)
 
 
-def _set_beside(record: Record, plain: Record, what: str) -> Iterator[str]:
-    """Say how many times as fast the best batch of one is as that of the other, if both have one within the SLO."""
+def _speedups(record: Record, plain: Record, what: str) -> Iterator[str]:
+    """Yield the throughput of a record's best batch over that of another's, if both have one within the SLO."""
     here, there = fastest_within_slo(record), fastest_within_slo(plain)
     if here is None or there is None:
         return
     ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
-    alike = _within_the_noise(here, there)
+    alike = _is_tie(here, there)
     times = f"{ratio:.2f}" if alike or f"{ratio:.2f}" != "1.00" else f"{ratio:.3f}"
     doubt = " (within the noise)" if alike else " (timed in one process)" if in_one_process(here, there) else ""
     yield f"{times} times {what}{doubt}"
 
 
-def _within_the_noise(here: Row, there: Row) -> bool:
-    """Whether the interval of the ratio of two rates, which holds with 95 % by itself, includes 1.
+def _is_tie(here: Row, there: Row) -> bool:
+    """Whether the 95 % interval of the ratio of two throughputs includes 1.
 
-    Where it is not known, as of rows of one process, whether the intervals of the rates meet.
+    If it is unknown, as for rows of one process, whether the intervals of the throughputs overlap.
     """
     interval = rate_ratio_interval(here, there)
     if interval is not None:

@@ -1,4 +1,4 @@
-"""What a reader must know to use the numbers of a record: seen, likely cause, what to try."""
+"""Notices to the reader of a record: the observation, its likely cause, what to try."""
 
 from fnmatch import fnmatchcase
 from typing import Final
@@ -37,7 +37,7 @@ _FIRST: Final = (
     *("larger_batches_fit", "throttled"),
     *("host_bound", "copy_bound", "fragmentation", "allocator_retries", "graph_breaks"),
 )
-"""Patterns of kinds: what changes a decision stands before what does not."""
+"""Patterns of kinds, in the order of notices: those that change a decision come before the others."""
 _LAST: Final = (
     *("few_latency_samples", "unfinished", "budget", "cut_short", "health_unknown"),
     *("outliers", "trend", "spread", "wide_interval", "not_settled", "max_noise_not_reached"),
@@ -45,9 +45,9 @@ _LAST: Final = (
 
 
 def of(record: Record) -> tuple[Notice, ...]:
-    """Return the notices of a record: of the model, the search, failures, the rows; each kind once for all its rows.
+    """Return the notices of a record: of the model, the search, failures and rows; each kind once for all its rows.
 
-    Those that change a decision come first, those of noise last.
+    Notices that change a decision come first, those of noise last.
     """
     timed = [row for row in record.rows if row.failure is None and row.timings]
     found = [
@@ -67,7 +67,7 @@ def of(record: Record) -> tuple[Notice, ...]:
 
 
 def to_read(record: Record) -> list[Notice]:
-    """Return the notices as people read them: of noise there is one, and an old record's are in the words of today."""
+    """Return the notices as shown: those of noise become one, and old records get the current texts."""
     return folded(of(record))
 
 

@@ -1,4 +1,4 @@
-"""Notices of the model itself: what was left as it is, what was done to it, what it does besides computing."""
+"""Notices about the model itself: what stayed unchanged, what was changed, and side effects of its steps."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -8,9 +8,9 @@ from tputfind.record.record import Notice, Record, Row, Setting, Sight, Trial
 from tputfind.record.types import Dtype
 
 _CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16"}
-"""What real floating-point parameters are converted to; fp32 and autocast have them in float32."""
+"""The dtype to which real floating-point parameters are converted; fp32 and autocast keep them in float32."""
 _NAMED: Final = 2
-"""Settings that a notice names; the record has all."""
+"""Maximum settings that a notice names; the record has all."""
 _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
     "drained": (
         "output_drained",
@@ -52,20 +52,20 @@ _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
 
 
 def of_model(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of settings, of parameters that were not converted, of what steps do, and of what trains the model."""
-    yield from _of_settings(record)
-    yield from _of_dtypes(record, timed)
+    """Yield notices of settings, unconverted parameters, side effects of steps, and stand-ins in training."""
+    yield from _settings_notices(record)
+    yield from _dtype_notices(record, timed)
     for sight, (kind, seen, cause, advice) in _SEEN.items():
         rows = [row for row in timed if sight in row.seen]
         if rows:
             named = seen.format(batches(rows))
             yield Notice(kind=kind, seen=named, cause=cause, advice=advice, batch_sizes=sizes(rows))
-    yield from _of_repeats(record, timed)
+    yield from _repeat_notices(record, timed)
     yield from _of_training(record, timed)
 
 
-def _of_repeats(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notice of batches that repeat the samples that an input function of the user's made for a smaller one."""
+def _repeat_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Yield the notice of batches that repeat the samples of a smaller batch from the user's input function."""
     taken: tuple[Trial | Row, ...] = (*record.trials, *timed)
     repeated = [one.batch_size for one in taken if "inputs_repeated" in one.seen]
     if repeated and record.spec.own_code:
@@ -78,7 +78,7 @@ def _of_repeats(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def _of_settings(record: Record) -> Iterator[Notice]:
+def _settings_notices(record: Record) -> Iterator[Notice]:
     overridden = [setting for setting in record.settings if not setting.kept]
     kept = [setting for setting in record.settings if setting.kept]
     if overridden:
@@ -108,8 +108,8 @@ def _short(name: str) -> str:
     return name.removeprefix("torch.").removeprefix("backends.").removesuffix("()")
 
 
-def _of_dtypes(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notice of parameters that no conversion touches: complex, fp8, integer and quantised ones."""
+def _dtype_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Yield the notice of parameters that no conversion touches: complex, fp8, integer and quantised ones."""
     if record.spec.dtype == "own" or not timed:
         return
     converted = _CONVERTED.get(record.spec.dtype, "float32")
@@ -126,9 +126,9 @@ def _of_dtypes(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _of_training(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notice of a model that is trained by a loss or an optimizer that are not its own.
+    """Yield the notice of a model that is trained with a stand-in for its loss or its optimizer.
 
-    Classifiers of torchvision and timm train with the cross-entropy of their scores, as anywhere.
+    For classifiers of torchvision and timm, the cross-entropy of their scores is the usual loss, and no stand-in.
     """
     spec = record.spec
     if spec.phase != "train" or not timed:

@@ -1,4 +1,4 @@
-"""Notices of what the samples of a row show: outliers, trends, scatter, processes that disagree."""
+"""Notices of noise in a row's samples: outliers, trends, scatter, and variation between processes."""
 
 from collections.abc import Iterator, Sequence
 from statistics import median
@@ -13,16 +13,16 @@ LARGE_OUTLIERS: Final = 0.01
 LARGE_TREND: Final = 0.02
 LARGE_SPREAD: Final = 0.05
 WIDE_INTERVAL: Final = 0.03
-"""To either side. Figures of three processes that are known to no better than this differ by more than 1 % (the
-interquartile range) from one run to the next."""
+"""Half-width. Figures of three processes with a wider interval differ by more than 1 % (interquartile range) from one
+run to the next."""
 
 GROSS_INTERVAL: Final = 0.10
 
 Kind = Literal["outliers", "trend", "spread", "wide_interval"]
 
 HOSTS_SCATTER: Final = 4.0
-"""Factor on these where the host is the device: an idle CPU's batch times scatter by 6 to 12 %, a GPU's by 1 %.
-How well the throughput is known stands beside it in any case."""
+"""Factor on these limits if the host is the device: an idle CPU's batch times scatter by 6 to 12 %, a GPU's by 1 %.
+The interval of the throughput is shown in any case."""
 
 _CAUSES: Final[dict[Kind, str]] = {
     "outliers": "something else ran for a moment",
@@ -43,22 +43,21 @@ _SIGNS: Final = {
     "wide_interval": "differ by process",
     "not_settled": "do not settle",
 }
-"""What batch times do, by the kinds of notices of noise."""
+"""The behaviour of batch times, by kind of notice."""
 
 
 class Finding(NamedTuple):
-    """What stands out in the samples of a row, and its size as a share."""
+    """One kind of noise in the samples of a row, and its size as a fraction."""
 
     kind: Kind
     share: float
 
 
 def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
-    """Return what a reader must know of a row's samples: what reaches its limit times ``ordinary_noise``.
+    """Return the kinds of noise in a row's samples that reach their limit times ``ordinary_noise``.
 
-    One cause often looks like others too, so that of outliers, a trend and scatter only the first is told. That
-    processes differ is told beside it where outliers do not explain it, and beside a trend or scatter where it is
-    gross.
+    One cause often shows as several kinds, so that only the first of outliers, trend and scatter is returned. Variation
+    between processes is added if it remains without the outliers, but next to a trend or scatter only if it is gross.
     """
     windows = [timing.device_ms for timing in row.timings if timing.device_ms]
     if not windows:
@@ -75,7 +74,7 @@ def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
     found = [Finding(kind, share) for kind, share, least in told if abs(share) >= least * ordinary_noise][:1]
     interval = mean_interval(kept)
     width = 0.0 if interval is None else interval.half_width
-    told_of = throughput_interval(row)  # the one that is printed, outliers and all
+    told_of = throughput_interval(row)  # the one that is printed, outliers included
     explained = bool(found) and found[0].kind != "outliers"
     if width >= (GROSS_INTERVAL if explained else WIDE_INTERVAL) * ordinary_noise:
         found.append(Finding("wide_interval", width if told_of is None else told_of.half_width))
@@ -83,16 +82,14 @@ def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
 
 
 def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of what the samples show, of rows that are not done, and of noise that time did not bring down."""
+    """Yield notices of noise, of rows that lack processes, and of noise above ``--max-noise``."""
     on_host = record.environment.can.on_host
-    resting = [
-        row for row in timed if row.ended_by != "beside"
-    ]  # no answer rests on others, nor do they show intervals
+    resting = [row for row in timed if row.ended_by != "beside"]  # others decide no answer and show no interval
     found = [(row, seen) for row in resting for seen in findings(row, HOSTS_SCATTER if on_host else 1.0)]
     limited = record.spec.max_noise is not None and record.finished is not None
     for kind in _CAUSES:
         those = [(row, seen.share) for row, seen in found if seen.kind == kind]
-        if those and not (kind == "wide_interval" and limited):  # of_limit has more to say of it
+        if those and not (kind == "wide_interval" and limited):  # _limit_notices describes it better
             rows = [row for row, _ in those]
             alone = kind == "wide_interval" and all(len(row.timings) == 1 for row in rows)
             yield Notice(
@@ -104,14 +101,14 @@ def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             )
     unsettled = [row for row in resting if any(timing.steady is False for timing in row.timings)]
     trending = [row for row, seen in found if seen.kind == "trend"]
-    noisy = [row for row, _ in found]  # on a host, times that scatter alone seldom settle
-    yield from _of_warm_up([row for row in unsettled if row not in trending and (row in noisy or not on_host)])
-    yield from _of_unfinished(record, timed)
-    yield from _of_limit(record, timed)
+    noisy = [row for row, _ in found]  # on a host, times that scatter seldom settle
+    yield from _warm_up_notices([row for row in unsettled if row not in trending and (row in noisy or not on_host)])
+    yield from _unfinished_notices(record, timed)
+    yield from _limit_notices(record, timed)
 
 
 def folded(found: Sequence[Notice]) -> list[Notice]:
-    """Return notices with those of noise as one, in the place of the first, where there are several."""
+    """Return the notices with those of noise merged into one, in the place of the first, if there are several."""
     noise = [notice for notice in found if notice.kind in _SIGNS]
     if len(noise) < 2:
         return list(found)
@@ -127,7 +124,7 @@ def folded(found: Sequence[Notice]) -> list[Notice]:
     return [one if notice is noise[0] else notice for notice in found if notice is noise[0] or notice not in noise]
 
 
-def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
+def _warm_up_notices(unsettled: Sequence[Row]) -> Iterator[Notice]:
     if unsettled:
         longest_s = max(timing.warmup_s or 0.0 for row in unsettled for timing in row.timings)
         yield Notice(
@@ -139,7 +136,7 @@ def _of_warm_up(unsettled: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def _of_unfinished(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _unfinished_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     short = [row for row in timed if not in_all_processes(record, row) and row.ended_by not in ("budget", "beside")]
     if short:
         fewest, were = min(len(row.timings) for row in short), "was" if len(short) == 1 else "were"
@@ -162,7 +159,7 @@ def _seen(kind: Kind, rows: Sequence[Row], shares: Sequence[float]) -> str:
     }[kind]
 
 
-def _of_limit(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _limit_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     spec = record.spec
     if spec.max_noise is None or record.finished is None:
         return

@@ -1,4 +1,4 @@
-"""Notices of the search, of trials and rows that failed, of outputs, and of others on the device."""
+"""Notices of the search, of failed trials and rows, of outputs, and of other processes on the device."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,9 +10,9 @@ from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.units import format_bytes
 
 _MUCH_MORE: Final = 1.05
-"""Factor on the batch that is worth another setting."""
+"""Factor on the batch from which another setting is worth trying."""
 _BUSY_SHARE: Final = 0.15
-"""Of the host's cores: what daemons take of an idle machine stays below, with all the error of short windows."""
+"""Fraction of the host's cores; daemons of an idle machine stay below, including the error of short windows."""
 
 
 def of_search(record: Record) -> Iterator[Notice]:
@@ -24,15 +24,15 @@ def of_search(record: Record) -> Iterator[Notice]:
             cause="the CPU's default",
             advice="--max-latency none goes on",
         )
-    yield from _of_non_monotonic(record)
-    yield from _of_fragmentation(record)
+    yield from _non_monotonic_notices(record)
+    yield from _fragmentation_notices(record)
 
 
-def _of_non_monotonic(record: Record) -> Iterator[Notice]:
-    """Notices of smaller batches that did not fit, and of larger ones that did.
+def _non_monotonic_notices(record: Record) -> Iterator[Notice]:
+    """Yield notices of smaller batches that did not fit, and of larger ones that did.
 
-    Whoever reads the largest as a bound would deploy one of the smaller; whoever knows that a larger one works would
-    not believe it.
+    Readers who take the largest batch as a bound would deploy a smaller one that fails; those who see a larger one work
+    would doubt the answer.
     """
     edge = record.edge
     if edge is None:
@@ -71,8 +71,8 @@ def _others_bytes(taken: Trial | Row) -> int:
     return taken.memory_of_others_bytes or 0
 
 
-def _of_fragmentation(record: Record) -> Iterator[Notice]:
-    """Notice of memory that the allocator holds and cannot use, where other settings are forecast to fit much more."""
+def _fragmentation_notices(record: Record) -> Iterator[Notice]:
+    """Yield the notice of memory that is reserved but unusable, if other settings are forecast to fit much more."""
     edge = record.edge
     row = None if edge is None else next((r for r in record.rows if r.batch_size == edge.largest_batch), None)
     if edge is None or row is None or row.peak_allocated_bytes is None or edge.expandable_forecast is None:
@@ -89,7 +89,7 @@ def _of_fragmentation(record: Record) -> Iterator[Notice]:
 
 
 def of_budget(record: Record) -> Iterator[Notice]:
-    """Notices of what ``--budget`` left out: a search, rows, and processes of rows."""
+    """Yield the notice of searches, rows and processes that ``--budget`` left out."""
     spec, rows = record.spec, record.rows
     nothing_passed = bool(rows) and all(row.failure is not None for row in rows)
     if spec.budget_s is None or record.finished is None or nothing_passed:
@@ -117,7 +117,7 @@ def of_budget(record: Record) -> Iterator[Notice]:
 
 
 def of_others(record: Record) -> Iterator[Notice]:
-    """Notices of other processes on the device, and of what they did meanwhile."""
+    """Yield notices of the memory that other processes held on the device, and of its changes."""
     before = record.environment.memory_of_others_bytes
     held = [trial.memory_of_others_bytes for trial in record.trials]
     held += [row.memory_of_others_bytes for row in record.rows]
@@ -152,7 +152,7 @@ def of_others(record: Record) -> Iterator[Notice]:
 
 
 def of_host_load(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notice of others' work on the processor that is measured: it takes time from the model."""
+    """Yield the notice of other work on the processor that is measured; it takes time from the model."""
     cores = record.environment.cpu_count
     loads = [(row, busy) for row in timed if (busy := others_busy_cores(row)) is not None]
     slowed = [(row, busy) for row, busy in loads if busy >= _BUSY_SHARE * cores]
@@ -180,11 +180,11 @@ ADVICE: Final[dict[FailureKind, str]] = {
     "wrong_output": "do not deploy this batch",
     "error": "see its traceback",
 }
-"""What to do about each kind of failure, in one line."""
+"""Advice for each kind of failure, in one line."""
 
 
 def advice(kind: FailureKind, mode: str) -> str:
-    """Return what to do about a failure in a mode."""
+    """Return the advice for a failure in a mode."""
     if mode != "eager" and kind in ("unsupported", "wrong_output"):
         return "--mode eager runs the model as it is"
     return ADVICE[kind]
@@ -204,7 +204,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
 
 
 def of_failures(record: Record) -> Iterator[Notice]:
-    """Notices of failures, those of one kind together, in the words of the smallest batch."""
+    """Yield notices of failures, those of one kind together, with the message of the smallest batch."""
     together: dict[tuple[str, str], dict[int, Failure]] = {}
     for kind, how, batch_size, failure in _failures(record):
         together.setdefault((kind, how), {})[batch_size] = failure
@@ -225,7 +225,7 @@ def of_failures(record: Record) -> Iterator[Notice]:
 
 
 def _advice(failure: Failure, mode: str, *, later: bool) -> str:
-    """Return what to do about a failure that a record keeps; its traceback is not on the screen."""
+    """Return the advice for a failure in a record, whose traceback was not printed."""
     where = "tputfind report RECORD --traceback shows its traceback" if failure.traceback else ""
     if later:
         return "; ".join(filter(None, ("do not deploy it", where)))
@@ -235,13 +235,13 @@ def _advice(failure: Failure, mode: str, *, later: bool) -> str:
 
 
 def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
-    """Yield what a reader must know of: the kind of notice, how it failed, the batch size, the failure."""
+    """Yield failures that a reader must know: the kind of notice, how it failed, the batch size, the failure."""
     for trial in record.trials:
         if trial.failure is None:
             continue
         if trial.steps > TRIAL_STEPS:
-            # Under --headroom's lower limit, memory that ran out says nothing against the batch itself.
-            if not _lowered(record, trial) or trial.failure.kind != "out_of_memory":
+            # Out of memory under --headroom's lower limit is no fault of the batch itself.
+            if not _has_lower_limit(record, trial) or trial.failure.kind != "out_of_memory":
                 how = f"failed after its trial, within {trial.steps} steps"
                 yield "failed_when_soaked", how, trial.batch_size, trial.failure
         elif trial.failure.kind != "out_of_memory":
@@ -260,12 +260,12 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
             yield f"row_{row.failure.kind}", "failed when timed", row.batch_size, row.failure
 
 
-def _lowered(record: Record, trial: Trial) -> bool:
+def _has_lower_limit(record: Record, trial: Trial) -> bool:
     return record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
 
 
 def of_outputs(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of outputs that could not be checked, or that are no numbers in small batches either."""
+    """Yield notices of outputs that could not be checked, or that are not finite in small batches either."""
     for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
         rows = [row for row in timed if row.output and row.output.remark == remark]
         seen, to_do = f"the outputs of {batches(rows)} were not checked", "compare them with a small batch's"

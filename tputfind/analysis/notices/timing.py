@@ -1,4 +1,4 @@
-"""Notices of windows cut short, of what a row spent its time on beside the work, and of the device's health."""
+"""Notices of windows that were cut short, of time spent other than on the model, and of the device's health."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from tputfind.stats import mean, percentile, samples_for_percentile
 
 TUTORIALS_BATCHES: Final = 100
 COPY_BOUND_SHARE: Final = 0.80
-"""As for submitting."""
+"""The same limit as for enqueue time."""
 
 
 def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
@@ -43,7 +43,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
-    """The first retry or two fall into the first step; a row that goes on retrying is timed at it."""
+    """Yield the notice of rows with a retry or more per step; the first step alone may take one or two."""
     busy = [row for row in timed if (row.allocator_retries or 0) >= row.steps]
     if busy:
         most = max(row.allocator_retries or 0 for row in busy)
@@ -57,7 +57,7 @@ def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def of_copies(timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of rows that wait for their copies more than for their compute."""
+    """Yield the notice of rows that wait for their copies more than for their compute."""
     shares = {row.batch_size: _copies_ms(row) / (mean(row.device_ms) or 1.0) for row in timed}
     bound = [row for row in timed if shares[row.batch_size] >= COPY_BOUND_SHARE]
     if bound:
@@ -72,7 +72,7 @@ def of_copies(timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _copies_ms(row: Row) -> float:
-    """Return the longer of the two ways, by itself; they run beside each other."""
+    """Return the time of the longer copy direction alone, in ms; the two directions overlap."""
     ways = [(timing.copy_in_ms or 0.0, timing.copy_out_ms or 0.0) for timing in row.timings]
     return max((mean([way[number] for way in ways]) or 0.0 for number in (0, 1)), default=0.0)
 
@@ -95,7 +95,7 @@ def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of steps that were compiled in part."""
+    """Yield the notice of steps that were compiled in part."""
     compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
     pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
     if pieces:
@@ -110,7 +110,7 @@ def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 _SAME_LAUNCHES: Final = 4.0
-"""Launching the kernels of a large batch takes as long as of a small one, but for host load."""
+"""Launching the kernels of a large batch takes as long as for a small one, except for host load."""
 _WAITS_ITSELF: Final = "the model's own code waits for the device (.item())"
 _LESS_PYTHON: Final = {
     "eager": "try a larger batch, --mode cudagraph or compile",
@@ -131,7 +131,7 @@ _HEAT: Final = {"software_thermal", "hardware_thermal", "hardware_slowdown"}
 
 
 def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Notices of clocks that were held down, and of a GPU whose health could not be read."""
+    """Yield notices of reduced clocks, and of a GPU whose health could not be read."""
     seen = [(row, found) for row in timed if (found := health(row)) is not None]
     unseen = [row for row in timed if health(row) is None]
     can, why = record.environment.can, ("", "")
@@ -167,7 +167,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def of_tests(record: Record) -> Iterator[Notice]:
-    """Notices of what a test before the run found wrong with a device's clocks and counters."""
+    """Yield notices of defects of a device's clocks and counters that a test before the run found."""
     environment = record.environment
     test = environment.clock_test
     if test is None:
@@ -190,7 +190,7 @@ def of_tests(record: Record) -> Iterator[Notice]:
 
 
 def _held(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:
-    """Say for how long clocks were held down, and how low; ``brief`` where several reasons need the room."""
+    """Describe how long clocks were reduced, and to which; ``brief`` leaves the clocks out to save space."""
     held = f"up to {max(max(each.slowed.values()) for each in found):.0%} of the time at {rows}"
     clocks = [each.sm_clock_mhz for each in found if each.sm_clock_mhz is not None]
     most = max((each.sm_clock_max_mhz for each in found if each.sm_clock_max_mhz is not None), default=None)

@@ -1,4 +1,4 @@
-"""How notices name rows, and how long they are."""
+"""Names of rows in notices, and the maximum length of notices."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,12 +7,12 @@ from tputfind.record.record import Row
 from tputfind.units import format_sizes
 
 MOST_SIGNS: Final = 150
-"""Of a notice that is printed: two lines of a terminal of 80 columns."""
+"""Maximum length of a printed notice: two lines of a terminal of 80 columns."""
 MOST_SIGNS_QUOTING: Final = 225
 """Maximum length of a notice that quotes a message: three lines of a terminal of 80 columns."""
 _LISTED: Final = 3
 _LEAST_QUOTED: Final = 60
-"""Characters of a quoted message that are kept however long the rest of its notice is."""
+"""Minimum characters of a quoted message that are kept, however long the rest of its notice is."""
 _CUT: Final = " ... "
 
 
@@ -22,7 +22,7 @@ def sizes(rows: Sequence[Row]) -> tuple[int, ...]:
 
 
 def span(least: float, most: float, form: str = ".0%") -> str:
-    """Name a range of shares in a sentence, by one figure where both ends read alike."""
+    """Format a range of fractions, as one figure if both ends read alike."""
     low, high = format(least, form), format(most, form)
     return low if low == high else f"{low} to {high}"
 
@@ -40,10 +40,10 @@ def few(batch_sizes: Sequence[int]) -> str:
 
 
 def brief(text: str, *beside: str) -> str:
-    """Return what somebody else wrote, as long as a notice with the texts ``beside`` it has room for.
+    """Return a quoted message, shortened so that a notice has room for it and its other texts.
 
-    The whole is in the record. A longer text keeps its first sentences, if they say half of what there is room for;
-    else it is cut in the middle: errors begin with their class, and often end with their cause.
+    The record has the full message. A longer message keeps its first sentences if they fill half the room; otherwise it
+    is cut in the middle, because errors begin with their class, and often end with their cause.
     """
     room = max(_LEAST_QUOTED, MOST_SIGNS_QUOTING - sum(map(len, beside)) - len(": ; "))
     whole = text.rstrip(".")
