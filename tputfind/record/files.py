@@ -201,7 +201,7 @@ def write_new(folder: Path, stem: str, data: bytes) -> Path:
     Raises:
         BadRequest: the disk is full or the folder is missing.
     """
-    stem = _fitting(stem, _longest_name(folder) - len(_LONGEST_ENDING))
+    stem = _shorten_name(stem, _longest_name(folder) - len(_LONGEST_ENDING))
     now = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
     for name in (stem, f"{stem}-{now}", *(f"{stem}-{now}-{count}" for count in range(2, 100))):
         path = folder / f"{name}.json"
@@ -237,7 +237,7 @@ def _place_new(temporary: Path, path: Path) -> None:
 def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a temporary file in the folder of ``path``, synced to disk; remove it at the end."""
     ending = f".{os.getpid()}.tmp"
-    temporary = path.with_name(f".{_fitting(path.name, _longest_name(path.parent) - len(ending) - 1)}{ending}")
+    temporary = path.with_name(f".{_shorten_name(path.name, _longest_name(path.parent) - len(ending) - 1)}{ending}")
     try:
         with temporary.open("wb") as file:
             file.write(data)
@@ -255,7 +255,7 @@ def _longest_name(folder: Path) -> int:
         return _USUAL_LONGEST_NAME
 
 
-def _fitting(name: str, most_bytes: int) -> str:
+def _shorten_name(name: str, most_bytes: int) -> str:
     """Return a name, cut to ``most_bytes`` if longer; a hash keeps names with a common beginning distinct."""
     encoded = os.fsencode(name)
     if len(encoded) <= most_bytes:
@@ -303,7 +303,7 @@ class RecordFile:
         if self.path is not None:
             path = Path(os.path.realpath(self.path))
         elif self._folder is not None:
-            stem = _fitting(self._wanted, _longest_name(self._folder) - len(_LONGEST_ENDING))
+            stem = _shorten_name(self._wanted, _longest_name(self._folder) - len(_LONGEST_ENDING))
             path = self._folder / f"{stem}.json"
         else:
             return

@@ -1,1 +1,1 @@
-"""From what a record measured to how many devices a stream of requests takes. Pure: it sees no files."""
+"""The number of devices that a stream of requests takes, from a record. Pure: it reads and writes no files."""

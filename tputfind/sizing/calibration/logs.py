@@ -1,4 +1,4 @@
-"""A real server beside the simulated one: what it adds, from its logs, and how far predicted latencies are off."""
+"""Calibration with logs of a real server: its overheads, and the error of predicted latencies."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from tputfind.units import format_figure, printable
 
 _FEWEST: Final = 100
 _MOST_REQUESTS: Final = 10_000
-"""Of a log, its first ones: more would take long, and tell little more."""
+"""Requests of a log that are used, from its beginning; more would take long for little gain."""
 _HEAVY: Final = 0.65
-"""Logs of more load are predicted, and not fitted to."""
+"""Utilization above which logs are predicted, but not fitted."""
 _MIDDLING: Final = 0.25
-"""Light load alone does not tell a cost of each batch from one of each request."""
+"""Least utilization of the busiest log; light load alone does not separate costs per batch from costs per request."""
 _UNSURE: Final = 0.2
 _OFF: Final = 0.1
 _INTERVAL: Final = 0.025, 0.975
@@ -42,11 +42,11 @@ _SEEDS: Final = 3
 _CLOCKS_MS: Final = 0.5
 _LIMIT: Final = "--max-batch-size is the largest batch of the server, or --max-ongoing of a replica"
 COLUMNS: Final = "sent", "answered", "begun", "ended"
-"""Of a log; the last two go together, and may be missing."""
+"""Columns of a log; the last two go together, and may be missing."""
 
 
 class Overhead(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server adds, in ms, with its 95 % confidence interval."""
+    """One overhead of a server, in ms, with its 95 % confidence interval."""
 
     value_ms: Amount
     low_ms: Amount
@@ -54,7 +54,7 @@ class Overhead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Of latencies, in ms."""
+    """Percentiles of latencies, in ms."""
 
     p50_ms: Amount
     p95_ms: Amount
@@ -62,10 +62,10 @@ class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One log: what was observed, and what is predicted with the overheads found.
+    """One log: observed latencies, and those predicted with the estimated overheads.
 
-    ``load`` is its rate over what the device does with full batches. Overheads are found in the logs that are
-    ``fitted``; others are of a heavier load, and show how good the prediction is.
+    ``load`` is its rate over that of the device with full batches. Overheads are estimated from the logs that are
+    ``fitted``; the others have a heavier load, and show the error of the prediction.
     """
 
     name: str
@@ -78,17 +78,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def off(self) -> tuple[float, float, float]:
-        """By what share the predicted p50, p95 and p99 are above those observed."""
+        """The relative errors of the predicted p50, p95 and p99; positive if predictions are too high."""
         pairs = zip(msgspec.structs.astuple(self.predicted), msgspec.structs.astuple(self.observed), strict=True)
         p50, p95, p99 = (predicted / observed - 1 for predicted, observed in pairs)
         return p50, p95, p99
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What logs of a real server tell of what it adds to the model's own time.
+    """The overheads of a real server, estimated from its logs.
 
-    ``beside`` passes on the way, while neither the queue nor the device is held up. ``found_by`` says whether the logs
-    told when batches began and ended, or latencies alone.
+    ``beside`` is the time in transit, during which neither the queue nor the device is held up. ``found_by`` is whether
+    the estimate rests on the start and end of batches, or on latencies alone.
     """
 
     per_batch: Overhead
@@ -100,7 +100,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Calibration(NamedTuple):
-    """What a server adds: the likeliest estimate, those of a fast and of a slow server, and what is known from logs."""
+    """Overheads of a server: the likeliest estimate, those of a fast and a slow server, and the evidence of logs."""
 
     estimate: Estimate
     faster: Estimate
@@ -109,10 +109,10 @@ class Calibration(NamedTuple):
 
 
 def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[str]) -> Log:
-    """Return the log that columns hold, in seconds, each row with a name for errors.
+    """Return the log from its columns, in seconds; ``lines`` name the rows in errors.
 
     Raises:
-        ValueError: they are too few, or not of one clock.
+        ValueError: there are too few rows, or times that contradict each other.
     """
     if len(lines) < _FEWEST:
         raise ValueError(f"{len(lines)} requests tell little: at least {_FEWEST} are needed")
@@ -132,12 +132,12 @@ def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[st
 
 
 def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], seed: int) -> Calibration:
-    """Return what a server adds by its logs, each of one device like that of the record.
+    """Return the overheads of a server from its logs, each of one device like that of the record.
 
-    ``server`` has no overheads and no limit on its queue: the requests of a log were answered.
+    ``server`` has no overheads and no limit on its queue, because all requests of a log were answered.
 
     Raises:
-        BadRequest: the logs do not tell.
+        BadRequest: the logs are too few or too light, or do not fit the record.
     """
     logs = [log.cut(slice(_MOST_REQUESTS)) for log in logs]
     bench = Bench(record, server, cap, seed)
@@ -172,7 +172,7 @@ def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], see
 
 
 def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: float) -> None:
-    """Raise BadRequest where logs cannot tell overheads."""
+    """Raise BadRequest if the logs cannot determine the overheads."""
     middling = f"log about {format_figure(most_per_s / 2)} requests/s too: half of what the device can do"
     for log in logs:
         name = f"--observed {printable(log.name)}"
@@ -197,10 +197,10 @@ def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: 
 
 
 def _extremes(bench: Bench, found: Found) -> list[Estimate]:
-    """Return the overheads of a fast and of a slow server: full batches are between the two with 90 %.
+    """Return the overheads of a fast and of a slow server, which bound the time of full batches with 90 %.
 
     Raises:
-        BadRequest: they lie too far apart.
+        BadRequest: the two are too far apart.
     """
     full_ms = found.draws[:, 0] + bench.cap * found.draws[:, 1]
     low_ms, high_ms = np.quantile(full_ms, _LIKELY)
@@ -221,7 +221,7 @@ def _percentiles(latencies: Sequence[Floats]) -> Percentiles:
 
 
 def notices_of_logs(observed: Observed) -> Iterator[Notice]:
-    """Yield what logs say against a plan."""
+    """Yield a notice if predictions are far off the logs."""
     off = [run for run in observed.runs if abs(run.off[2]) > _OFF]
     if off:
         worst = max(off, key=lambda run: abs(run.off[2]))

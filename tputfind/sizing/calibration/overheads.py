@@ -1,4 +1,4 @@
-"""What a server adds to the model's own time, found in logs of it: by when batches began, or by latencies alone."""
+"""Estimates of a server's overheads from its logs: by the start of batches, or by latencies alone."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from tputfind.sizing.engine.serving import Kind, serve
 Floats = NDArray[np.float64]
 
 _DRAWS: Final = 200
-"""Bootstrap samples, from which intervals come."""
+"""Bootstrap samples for the intervals."""
 _BLOCKS: Final = 40
-"""Stretches of each log that are drawn: long against a busy spell, so that they are independent."""
+"""Blocks of each log for the bootstrap, long against a busy period, so that they are independent."""
 _MOST_POINTS: Final = 3000
 _MOST_DRAWN_POINTS: Final = 400
-"""Points that a slope is found from, and in each bootstrap sample: it takes their pairs."""
+"""Maximum points for a slope, in a log and in each bootstrap sample; all their pairs are computed."""
 _FEWEST_POINTS: Final = 30
 _ON_THE_WAY_MS: Final = 2.0
-"""A request that was due so long ago is in the queue."""
+"""A request sent this many ms ago has reached the queue."""
 _ROUNDS, _ROUNDS_OF_PART = 8, 4
-"""Of finding overheads by latencies, each with streams of its own: in logs, and in parts of them."""
+"""Iterations of the fit to latencies, each with streams of its own: for whole logs, and for parts of them."""
 _PARTS: Final = 6
 _SEEDS: Final = 2
 _STREAM: Final = 7
-"""Tells these streams from those of plans."""
+"""Separates these random streams from those of plans."""
 _WARM_UP_SHARE: Final = 0.1
 
 
 class Log(NamedTuple):
-    """What became of requests to a server with one device, in the order in which they were sent; times in ms.
+    """Requests to a server with one device, in the order in which they were sent; times in ms.
 
-    ``begun_ms`` and ``ended_ms`` are of the model's step on the batch that a request was in, and equal for all of it;
-    None where the server does not tell them.
+    ``begun_ms`` and ``ended_ms`` are of the model's step on the batch of a request, and equal for the whole batch; None
+    if the server does not log them.
     """
 
     name: str
@@ -50,11 +50,11 @@ class Log(NamedTuple):
 
     @property
     def latency_ms(self) -> Floats:
-        """From when each request was sent to its answer."""
+        """The time from sending each request to its answer, in ms."""
         return self.answered_ms - self.sent_ms
 
     def cut(self, places: slice | NDArray[np.int64]) -> Log:
-        """Return the log of some of the requests alone."""
+        """Return the log of some of the requests."""
         return Log._make([self.name, *(None if one is None else one[places] for one in self[1:])])
 
     @property
@@ -64,7 +64,7 @@ class Log(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What a server adds to a batch, for each request in it, to answer it, and beside the queue, in ms."""
+    """Overheads in ms: per batch, per request in it, per answer, and ``beside`` the queue, in transit."""
 
     per_batch: float = 0.0
     per_request: float = 0.0
@@ -73,7 +73,7 @@ class Estimate(NamedTuple):
 
     @property
     def overheads(self) -> Overheads:
-        """What of it holds a device or an answer up."""
+        """The overheads that hold up a device or an answer."""
         return Overheads(self.per_batch, self.per_request, self.per_answer)
 
 
@@ -85,9 +85,9 @@ class Found(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """When batches began and ended, their sizes, and when the first request of each was sent; times in ms.
+    """The start, end and size of each batch, and the time at which its first request was sent; times in ms.
 
-    ``batch_of`` is the number of each request's.
+    ``batch_of`` is the batch number of each request.
     """
 
     begun: Floats
@@ -101,7 +101,7 @@ def batches_of(log: Log) -> Batches:
     """Return the batches of a log, in order.
 
     Raises:
-        ValueError: it does not tell when they began and ended.
+        ValueError: the log lacks the start and end of batches.
     """
     if log.begun_ms is None or log.ended_ms is None:
         raise ValueError("the log does not tell when batches began and ended")
@@ -112,7 +112,7 @@ def batches_of(log: Log) -> Batches:
 
 
 class Bench(NamedTuple):
-    """What is set beside a log: one device of a record behind its server without overheads, and its largest batch."""
+    """The simulated counterpart of a log: one device of a record, its server without overheads, its largest batch."""
 
     record: Record
     server: Server
@@ -120,11 +120,11 @@ class Bench(NamedTuple):
     seed: int = 0
 
     def service(self, overheads: Overheads = Overheads()) -> ServiceTimes:  # noqa: B008  # it is immutable
-        """Return how long batches take."""
+        """Return the service times with these overheads."""
         return service_times_of(self.record, overheads)
 
     def latencies_ms(self, sent_ms: Floats, estimate: Estimate, seeds: Sequence[int]) -> Floats:
-        """Return how long each request takes that is sent at these times, on average over simulations."""
+        """Return the latency of each request, sent at these times, on average over simulations with these seeds."""
         kinds = [Kind(1, self.cap, self.service(estimate.overheads))]
         server = self.server._replace(per_answer_ms=estimate.per_answer)
         first = [float(sent_ms[0])]
@@ -136,16 +136,16 @@ class Bench(NamedTuple):
 
 
 def steady(latency_ms: Floats) -> Floats:
-    """Return latencies without those of the first requests, which found a cold server."""
+    """Return the latencies without those of the first requests, which met a cold server."""
     return latency_ms[int(_WARM_UP_SHARE * len(latency_ms)) :]
 
 
 def by_batches(bench: Bench, logs: Sequence[Log]) -> Found | None:
-    """Return the overheads of a server with one device, from when its batches began and its answers came.
+    """Return the overheads of a server with one device, from the start of its batches and the times of its answers.
 
-    What it adds to a batch and for each request in it is seen where requests waited as the batch before ended: the
-    device then did nothing for as long as the server holds a batch back by its rule, and for the overheads. The answers
-    of a batch come one after the other from then on. What is left of the median latency lies beside the queue.
+    If requests waited when a batch ended, the device then idled for the time that the server's rule holds a batch back,
+    plus the overheads per batch and per request. The answers of a batch follow one by one. The rest of the median
+    latency is time in transit.
 
     None if the logs hold too few such batches, or batches of one size only.
     """
@@ -155,24 +155,26 @@ def by_batches(bench: Bench, logs: Sequence[Log]) -> Found | None:
     chance = np.random.default_rng(bench.seed)
     if sum(map(len, pauses)) < _FEWEST_POINTS or len(np.unique(np.concatenate(pauses)[:, 0])) == 1:
         return None
-    first = _of_points(pauses, late, _MOST_POINTS, chance)
+    first = _estimate_from_points(pauses, late, _MOST_POINTS, chance)
     estimate = Estimate(*(max(0.0, float(one)) for one in first))
     pairs = [(log.latency_ms, bench.latencies_ms(log.sent_ms, estimate, range(_SEEDS))) for log in logs]
     draws = np.zeros((_DRAWS, len(Estimate._fields)))
     for draw in draws:
         drawn_pauses, drawn_late = ([_blocks(one, chance) for one in points] for points in (pauses, late))
-        draw[:3] = _of_points(drawn_pauses, drawn_late, _MOST_DRAWN_POINTS, chance)
+        draw[:3] = _estimate_from_points(drawn_pauses, drawn_late, _MOST_DRAWN_POINTS, chance)
         draw[3] = _rest([_blocks(np.column_stack(pair), chance) for pair in pairs])
     return Found(estimate._replace(beside=max(0.0, _rest([np.column_stack(pair) for pair in pairs]))), draws)
 
 
 def _rest(pairs: Sequence[Floats]) -> float:
-    """Return what is left of the median latency: observed in the first column, simulated in the second."""
+    """Return the median latency that remains: observed in the first column, simulated in the second."""
     medians = [np.median(steady(pair), axis=0) for pair in pairs]
     return float(np.mean([observed - simulated for observed, simulated in medians]))
 
 
-def _of_points(pauses: Sequence[Floats], late: Sequence[Floats], most: int, chance: np.random.Generator) -> Floats:
+def _estimate_from_points(
+    pauses: Sequence[Floats], late: Sequence[Floats], most: int, chance: np.random.Generator
+) -> Floats:
     """Return the overhead per batch, per request and per answer."""
     paused = _some(np.concatenate(pauses), most, chance)
     per_request = _slope(paused[:, 0], paused[:, 1])
@@ -182,7 +184,7 @@ def _of_points(pauses: Sequence[Floats], late: Sequence[Floats], most: int, chan
 
 
 def _slope(x: Floats, y: Floats) -> float:
-    """Return the median slope of all pairs (Theil and Sen); 0 where all lie at one place."""
+    """Return the median slope of all pairs (Theil and Sen); 0 if all points have the same x."""
     one, other = np.triu_indices(len(x), 1)
     run = x[other] - x[one]
     apart = run != 0
@@ -190,9 +192,9 @@ def _slope(x: Floats, y: Floats) -> float:
 
 
 def _pauses(log: Log, cap: int, held: float) -> Floats:
-    """Return of the pauses of a device between batches the size of the batch before, and ms beyond the rule's.
+    """Return for pauses between batches the size of the batch before, and the ms beyond the delay of the rule.
 
-    Of those only that requests waited through, and whose next batch was not full: that is sent without being held.
+    Only pauses during which requests waited and after which the batch was not full count; a full one is sent at once.
     """
     begun, ended, sizes, first_sent, _ = batches_of(log)
     waited = (first_sent[1:] < ended[:-1] - _ON_THE_WAY_MS) & (sizes[1:] < cap)
@@ -200,9 +202,10 @@ def _pauses(log: Log, cap: int, held: float) -> Floats:
 
 
 def _late(log: Log) -> Floats:
-    """Return of the answers which of their batch they were, how many ms after its step they came, and its size.
+    """Return for each answer its place in the batch, its delay after the step in ms, and the size of the batch.
 
-    In the order of requests, as servers answer: that in which they came would take scatter for time between them.
+    Places are in the order of requests, as servers answer. The order of the answers' times would turn scatter into time
+    between answers.
     """
     _, ended, sizes, _, batch_of = batches_of(log)
     counts = sizes.astype(np.int64)
@@ -214,41 +217,41 @@ def _late(log: Log) -> Floats:
 
 
 def _some(points: Floats, most: int, chance: np.random.Generator) -> Floats:
-    """Return as many of them, by chance, as pairs can be made of."""
+    """Return at most this many points, chosen at random, because all their pairs are computed."""
     return points if len(points) <= most else chance.choice(points, most, replace=False)
 
 
 def _blocks(points: Floats, chance: np.random.Generator) -> Floats:
-    """Return a bootstrap sample of points in the order of time: stretches of them, with replacement."""
+    """Return a bootstrap sample of points in the order of time: blocks of them, with replacement."""
     stretches = np.array_split(points, min(_BLOCKS, max(1, len(points))))
     return np.concatenate([stretches[place] for place in chance.integers(len(stretches), size=len(stretches))])
 
 
 _GROUPS: Final = 8
-"""Of the requests of a log, as many in each: those that wait about as long by simulation."""
+"""Groups of equal size of the requests of a log, by their simulated latency."""
 
 
 def by_latencies(bench: Bench, logs: Sequence[Log]) -> Found:
-    """Return the overheads with which simulated latencies are those of the logs, of requests that wait about as long.
+    """Return the overheads with which simulated latencies match those of the logs, within groups of similar latency.
 
-    Samples of them come from what parts of the logs tell by themselves: how these differ is by chance in the logs and
-    in the simulation alike.
+    Their samples come from separate fits to parts of the logs: the variation between these includes the chance in the
+    logs and in the simulation.
     """
-    place = _matched(bench, logs, np.zeros(len(Estimate._fields)), _ROUNDS, no_less_than_0=True)
+    place = _fit(bench, logs, np.zeros(len(Estimate._fields)), _ROUNDS, no_less_than_0=True)
     split = [[log.cut(places) for places in np.array_split(np.arange(len(log.sent_ms)), _PARTS)] for log in logs]
     rounds = _ROUNDS_OF_PART
-    parts = np.array([_matched(bench, part, place, rounds, no_less_than_0=False) for part in zip(*split, strict=True)])
+    parts = np.array([_fit(bench, part, place, rounds, no_less_than_0=False) for part in zip(*split, strict=True)])
     chance = np.random.default_rng(bench.seed)
     error = (parts - parts.mean(axis=0)) / sqrt(_PARTS * (_PARTS - 1))
-    tails = np.sqrt((_PARTS - 1) / chance.chisquare(_PARTS - 1, (_DRAWS, 1)))  # few parts: of Student's distribution
+    tails = np.sqrt((_PARTS - 1) / chance.chisquare(_PARTS - 1, (_DRAWS, 1)))  # Student's t, because parts are few
     return Found(Estimate(*place.tolist()), place + chance.standard_normal((_DRAWS, _PARTS)) @ error * tails)
 
 
-def _matched(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, no_less_than_0: bool) -> Floats:
-    """Return the overheads that match logs, as numbers in the order of ``Estimate``, from a place on.
+def _fit(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, no_less_than_0: bool) -> Floats:
+    """Return the overheads that fit the logs, as numbers in the order of ``Estimate``, from a starting point.
 
-    Each request is simulated as it was sent, and how long it waits by that says which group it is in. Gauss and
-    Newton's steps lead to the least squares between the mean latencies of groups: means, since scatter on the way would
+    Each request is simulated with its time of sending, and its simulated latency determines its group. Gauss-Newton
+    steps minimise the squared differences between the mean latencies of groups; means, because scatter in transit would
     widen percentiles as queues do. The last steps are averaged.
     """
     start_ms = bench.service().mean_ms(1)
@@ -262,7 +265,7 @@ def _matched(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, n
         simulated = _simulated(bench, logs, place, seeds)
         aside = {one: _simulated(bench, logs, place + reach * (np.arange(4) == one), seeds) for one in free}
         here, left, counts = _means(simulated, groups), observed - simulated, np.bincount(groups)
-        # The standard errors of the means, were requests independent.
+        # The standard errors of the means, if requests were independent.
         variance = np.maximum(_means(left**2, groups) - _means(left, groups) ** 2, 0.0)
         known = np.sqrt(variance / counts) + 1e-9
         slopes = np.column_stack([(_means(there, groups) - here) / reach[one] for one, there in aside.items()])
@@ -272,7 +275,8 @@ def _matched(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, n
         nearest[free] = _least_squares(weighted.T @ weighted, weighted.T @ wanted, no_less_than_0=no_less_than_0)
         place = np.minimum(np.maximum(nearest, place - start_ms / 2), place + start_ms / 2)
         places.append(place)
-        # Not those of this place: who just misses a batch here does so in the next round too, but not in the log.
+        # Not the latencies at this place: a request that just misses a batch here does so in the next round too, but
+        # not in the log.
         groups = _groups(logs, aside[0])
     mean: Floats = np.mean(places[rounds // 2 :], axis=0)
     return mean
@@ -285,7 +289,7 @@ def _simulated(bench: Bench, logs: Sequence[Log], place: Floats, seeds: Sequence
 
 
 def _groups(logs: Sequence[Log], latency_ms: Floats) -> NDArray[np.int64]:
-    """Return the number of the group of each request, by its log and its rank in it."""
+    """Return the group number of each request, by its log and the rank of its latency."""
     groups = list[NDArray[np.int64]]()
     for number, one in enumerate(np.split(latency_ms, np.cumsum([len(log.sent_ms) for log in logs])[:-1])):
         ranks = np.argsort(np.argsort(one, kind="stable"), kind="stable")
@@ -300,7 +304,7 @@ def _means(latency_ms: Floats, groups: NDArray[np.int64]) -> Floats:
 
 
 def _least_squares(normal: Floats, right: Floats, *, no_less_than_0: bool) -> Floats:
-    """Return the least squares by normal equations, with figures that would be below 0 held there if so wanted."""
+    """Return the least squares solution of normal equations, with negative components held at 0 if requested."""
     free = list(range(len(right)))
     figures = np.zeros(len(right))
     while free:

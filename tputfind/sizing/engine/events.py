@@ -11,17 +11,18 @@ from random import Random
 from typing import Any, Final, Literal
 
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
-"""One queue for all devices, or a queue for each and how one is picked for a request."""
+"""One queue for all devices, or a queue per device and how the router picks one."""
 BatchRun = tuple[float, int, int, float, int]
 """The start of a batch in ms, its samples, its items, its ms, and the number of its kind of device."""
 Alone = Callable[[int, float], tuple[float, int]]
-"""Returns when the next batch of a lone device begins, and its end, by its first item and when the device is free."""
+"""For a lone device: takes the first item and the time at which the device is free; returns the start of the batch in
+ms, and the number of the item after it."""
 REFUSED: Final = inf
-"""The time at which a refused request is answered."""
+"""The answer time of a refused request."""
 
 
 class Clock:
-    """The time now, in ms, and what is still to happen."""
+    """The current time, in ms, and the events to come."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -29,12 +30,12 @@ class Clock:
         self._scheduled = 0
 
     def at(self, time: float, call: Callable[[Any], None], argument: object) -> None:
-        """Call with an argument at a time."""
+        """Schedule a call with an argument at a time."""
         self._scheduled += 1
         heappush(self.events, (time, self._scheduled, call, argument))
 
     def advance(self, until: float) -> None:
-        """Let happen what is due before a time."""
+        """Run the events that are due before a time."""
         events = self.events
         while events and events[0][0] < until:
             self.now, _, call, argument = heappop(events)
@@ -42,10 +43,11 @@ class Clock:
 
 
 class Device:
-    """One device: its largest batch and service times, and what a server keeps for it.
+    """One device: its largest batch and service times, and the state that a server keeps for it.
 
-    ``draw`` returns the ms of a batch, by its samples and items; ``log`` has the start, samples, items, ms and kind of
-    device of each batch. ``turn`` counts the batches that its worker began, and ``freed`` is when the last one ended.
+    ``draw`` returns the ms of a batch, from its samples and items; ``log`` has the start, samples, items, ms and kind
+    of device of each batch. ``turn`` counts the batches that its worker began, and ``freed`` is when the last one
+    ended.
     """
 
     def __init__(self, cap: int, draw: Callable[[int, int], float], log: list[BatchRun], kind: int) -> None:
@@ -56,7 +58,7 @@ class Device:
 
 
 class Answers:
-    """When each request is answered, and in which batch of the log. Answers go out one by one, ``each_ms`` apart.
+    """The answer time of each request, and its batch in the log. Answers go out one by one, ``each_ms`` apart.
 
     A request of several items is answered with the last of them. ``samples`` are those of each item if requests stay
     whole; None if each item is one sample.
@@ -71,7 +73,7 @@ class Answers:
         return len(batch) if self.samples is None else sum(map(self.samples.__getitem__, batch))
 
     def note(self, batch: Sequence[int], end: float, device: Device) -> None:
-        """Note when the requests of a batch are answered."""
+        """Set the answer times of the requests of a batch."""
         done, each_ms, number = self.done, self.each_ms, len(device.log) - 1
         if each_ms:
             end = max(end, device.answered)
@@ -84,10 +86,10 @@ class Answers:
 
 
 class Station:
-    """Requests that wait for one or several devices; a server's class says which of them make a batch, and when.
+    """A queue for one or several devices; a server's class decides which requests make a batch, and when.
 
     ``ahead`` is how many batches may be under way for a device when the next is made. With ``has_rule`` a lone device
-    is followed batch by batch.
+    can be simulated batch by batch.
     """
 
     ahead = 0
@@ -110,11 +112,11 @@ class Station:
 
     @classmethod
     def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
-        """Return the rule of a lone device whose items come at these times."""
+        """Return the batching rule of a lone device whose items arrive at these times."""
         raise NotImplementedError
 
     def arrive(self, request: int, items: int) -> None:
-        """Take the items of a request, which come together."""
+        """Take the items of a request, which arrive together."""
         if items == 1 and len(self.queue) < self.limit:  # faster than the loop
             self.queue.append(request)
         else:
@@ -124,22 +126,22 @@ class Station:
             self.settle()
 
     def put(self, request: int) -> None:
-        """Let an item wait, or refuse its request if the queue is full."""
+        """Queue an item, or refuse its request if the queue is full."""
         if len(self.queue) >= self.limit and not self.idle:
             self.refuse(request)
         else:
             self.queue.append(request)
 
     def settle(self) -> None:
-        """Begin what may begin on idle devices."""
+        """Start the batches that can start on idle devices."""
 
     def free(self, device: Device) -> None:
-        """Take a device that has nothing to do."""
+        """Take a device that has become idle."""
         self.idle.append(device)
         self.settle()
 
     def refuse(self, request: int) -> None:
-        """Answer a request never."""
+        """Mark a request as refused; it is never answered."""
         self.answers.done[request] = REFUSED
         self.left(1)
 
@@ -179,9 +181,9 @@ class Station:
 
 
 class Router:
-    """Gives each request to a station: by chance, or to that with the fewest items unanswered, of all or of two.
+    """Sends each request to a station: a random one, or the one with the fewest unanswered items, of all or of two.
 
-    Stations with equally many stand in one bucket, from which one is drawn.
+    Stations with the same number of unanswered items share a bucket, from which one is drawn.
     """
 
     def __init__(self, stations: Sequence[Station], routing: Routing, seed: str) -> None:
@@ -192,16 +194,20 @@ class Router:
         self._lowest = 0
         self.route = stations[0].arrive
         if len(stations) > 1:
-            ways = {"random": self._to_any, "least-loaded": self._to_least, "two-choices": self._to_less}
+            ways = {
+                "random": self._route_at_random,
+                "least-loaded": self._route_to_least,
+                "two-choices": self._route_to_less,
+            }
             self.route = ways[routing]
             leaves = self._leaves_least if routing == "least-loaded" else self._leaves
             for number, station in enumerate(stations if routing != "random" else ()):
                 station.left = partial(leaves, number)
 
-    def _to_any(self, request: int, items: int) -> None:
+    def _route_at_random(self, request: int, items: int) -> None:
         self._stations[int(self._draw() * len(self._stations))].arrive(request, items)
 
-    def _to_less(self, request: int, items: int) -> None:
+    def _route_to_less(self, request: int, items: int) -> None:
         count = len(self._stations)
         one = int(self._draw() * count)
         other = int(self._draw() * (count - 1))
@@ -214,7 +220,7 @@ class Router:
     def _leaves(self, number: int, items: int) -> None:
         self._unanswered[number] -= items
 
-    def _to_least(self, request: int, items: int) -> None:
+    def _route_to_least(self, request: int, items: int) -> None:
         buckets = self._buckets
         while not buckets[self._lowest]:
             self._lowest += 1
@@ -230,7 +236,7 @@ class Router:
         self._lowest = min(self._lowest, before - items)
 
     def _move(self, number: int, bucket: list[int], place: int, unanswered: int) -> None:
-        """Move a station from its place in a bucket into that of stations with so many unanswered."""
+        """Move a station from its place in a bucket to the bucket of stations with that many unanswered items."""
         buckets, places = self._buckets, self._places
         last = bucket.pop()
         if last != number:

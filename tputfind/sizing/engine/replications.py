@@ -1,4 +1,4 @@
-"""Replications of a fleet under a stream of requests, as many as it takes to judge the share of late ones."""
+"""Replications of a fleet under a stream of requests, as many as the fraction of late requests needs for a verdict."""
 
 from __future__ import annotations
 
@@ -22,85 +22,86 @@ from tputfind.stats import t_quantile
 
 Verdict = Literal["meets", "misses", "undecided"]
 _FIRST, _FIRST_RECORDED = 2, 3
-"""Least replications, of a drawn and of a recorded stream."""
+"""Minimum replications, of a drawn and of a recorded stream."""
 _BATCHES: Final = 8
-"""Least batch means that a standard error is known from: parts of replications, if these are fewer."""
+"""Minimum batch means for a standard error: parts of replications, if these are fewer."""
 _WARM_UP, _MEASURED = 8.0, 60.0
 """Length of the two parts of a replication, in relaxation times of one queue."""
 _SPANS: Final = 2.5
-"""Least length of each of them in usual batch times, each as often as a long batch makes others longer."""
+"""Minimum length of each part in usual batch times, times the number of batches that one long batch lengthens."""
 _PHASES: Final = 40.0
-"""Length of a replication in usual batch times, and half of that before it: devices that ended their batches together
-have spread by then.
+"""Length of a replication in usual batch times, and half of that before it: by then, devices that ended their batches
+together are out of step.
 """
 _GOLDEN: Final = (sqrt(5) - 1) / 2
-"""Multiples of it, less whole numbers, are spread evenly, however many there are (Weyl)."""
+"""The fractional parts of its multiples are spread evenly, however many there are (Weyl)."""
 _BY_FAR: Final = 20.0
-"""Standard errors beyond the target's share at which the first replications are enough."""
+"""Standard errors above the allowed fraction of late requests at which the first replications are enough."""
 _MISSES, _MEETS = 3.0, 8.0
-"""Standard errors above and below the target's share at which replications end. Late requests come in clusters: if none
-was seen, the share and its error are both too low.
+"""Standard errors above and below the allowed fraction of late requests at which replications end. Late requests come
+in clusters: if none was seen, the fraction and its error are both too low.
 """
 _LEAST_CHANCE: Final = 0.1
-"""Least standard error of the late share, as a share of the binomial one: rare bursts may not have been seen."""
+"""Minimum standard error of the late fraction, relative to the binomial one; rare bursts may be unseen."""
 _ONE_SIDED: Final = 0.8
-"""Confidence of an interval, each side of which is passed in 10 of 100 cases."""
+"""Confidence of an interval, each side of which is exceeded in 10 of 100 cases."""
 _PRECISE, _SMALL, _IMPRECISE = 2.5, 0.03, 5.0
-"""Times the wanted error, and share of the allowed one, up to which an error is taken at its word; and standard errors
-below the allowed share of a fleet that meets the target if its error is larger: a few bursts may hide it.
+"""Limits up to which an error is trusted: a multiple of the wanted one, and a fraction of the allowed late fraction.
+With a larger error, a fleet must meet the target by the third, in standard errors: a few bursts may hide its size.
 """
 _STARTS, _APART, _LENGTHENED = 3.0, 0.02, 4
-"""Standard errors, and share of the mean latency, by which replications that began with devices in step may differ from
-those that did not; and times as long as the next replications are if they differ more: devices whose batches all take
-about as long fall in step, or out of it, within hundreds of batches.
+"""Standard errors, and fraction of the mean latency, by which replications that began with devices in step may differ
+from those that did not; and the factor on the length of the next replications if they differ more: devices with nearly
+constant batch times fall in step, or out of it, within hundreds of batches.
 """
 _IN_STEP: Final = 0.1
-"""Share of a batch within which devices end their first batches in every other replication."""
+"""Fraction of a batch within which devices end their first batches in every other replication."""
 _UNDECIDED, _BATCH = 0.6, 8
-"""Share of the most requests after which a fleet that is near to its target stays undecided. A batch counts as many
-requests as the second: it takes as long.
+"""Fraction of the maximum requests after which a fleet near its target stays undecided. A batch counts as many requests
+as the second, because it takes as long to simulate.
 """
 _ENOUGH, _EXCURSIONS = 100.0, 1.6
-"""Relaxation times of one queue below which no fleet is taken to meet a target, unless it is far from it; and times the
-allowed share of late requests: these come together, in rare excursions of the queue, and fewer may show none.
+"""Minimum length of all replications, in relaxation times of one queue, for a fleet to meet a target, unless it is far
+from it; and minimum of that length times the allowed late fraction: late requests come together, in rare excursions of
+the queue, and a shorter run may show none.
 """
 _RARE: Final = 10.0
-"""Times that longer waits than a bound are rarer than late requests may be."""
+"""Waits longer than the bound are rarer than the allowed late requests by this factor."""
 _WANDERS, _EVEN = 20.0, 0.05
-"""A queue with a limit forgets within the square of the limit over the first; streams count as no more even than the
-second."""
+"""A queue with a limit relaxes within the square of the limit over the first; the dispersion of a stream counts as at
+least the second."""
 _LEAST_LEFT: Final = 0.02
-"""Smallest share of a device's time that counts as left by the part of a batch that grows with its size."""
+"""Minimum of 1 minus the load that the size-dependent part of batch times causes."""
 _ROUNDS: Final = 200
-"""Maximum rounds to find a usual batch: near saturation each is hardly larger than the one before."""
+"""Maximum iterations to find a usual batch; near saturation each is hardly larger than the one before."""
 
 
 class Goal(NamedTuple):
-    """What is judged: how many percent of the requests must be answered within how many ms."""
+    """The target: ``percentile`` % of the requests are answered within ``target_ms``."""
 
     target_ms: float
     percentile: float
 
     @property
     def late(self) -> float:
-        """The share of requests that may be late."""
+        """The fraction of requests that may be late."""
         return 1 - self.percentile / 100
 
     @property
     def relaxations(self) -> float:
-        """Least length of all replications, in relaxation times of a queue."""
+        """Minimum length of all replications, in relaxation times of a queue."""
         return max(_ENOUGH, _EXCURSIONS / self.late)
 
 
 class Effort(NamedTuple):
-    """Requests in all replications: the least and the most.
+    """The run length: minimum and maximum requests of all replications.
 
-    ``near`` is the standard error of the late share, as a share of what the target allows, from which on more would
-    tell little. ``half_width`` is that wanted of the percentile's interval, as a share.
+    ``near`` is the standard error of the late fraction, relative to the allowed one, below which further replications
+    add little. ``half_width`` is the wanted relative half-width of the percentile's interval.
 
-    ``phases`` is the length of a replication in usual batch times; half of that passes before it.
+    ``phases`` is the length of a replication in usual batch times; its warm-up lasts half as long.
 
-    Above ``cell`` devices behind one queue or a router, so many are simulated, as one of equal cells behind a random
+    Above ``cell`` devices behind one queue or a router, this many are simulated, as one of equal cells behind a random
     split.
     """
 
@@ -113,12 +114,12 @@ class Effort(NamedTuple):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a fleet does under a stream of requests. Latencies are from a request's arrival to its answer, in ms.
+    """The performance of a fleet under a stream of requests. Latencies, in ms, last from arrival to answer.
 
-    ``utilization`` is the rate over that of full batches on all devices; ``busy`` is the share of the time in which
-    devices compute. ``tail_ms`` is the percentile in question with its 95 % interval. ``late`` is the share of requests
-    above the target, with its standard error. The ``verdict`` is "undecided" if chance leaves open whether the target
-    is met, or if the utilization is too near 1 for any replication to tell. Batches are of samples.
+    ``utilization`` is the rate over that of full batches on all devices; ``busy`` is the fraction of time in which
+    devices compute. ``tail_ms`` is the percentile of the target with its 95 % interval. ``late`` is the fraction of
+    requests above the target, with its standard error. The ``verdict`` is "undecided" if chance leaves open whether the
+    target is met, or if the utilization is too near 1 for any replication to show it. Batch sizes are in samples.
 
     Refused requests count as late, with an infinite latency (null in JSON); mean and p50 to p99 leave them out.
     """
@@ -145,7 +146,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def meets_target(self) -> bool:
-        """Whether the target is met for sure."""
+        """Whether the target is certainly met."""
         return self.verdict == "meets"
 
     @property
@@ -155,7 +156,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulated(NamedTuple):
-    """An outcome, how often batches of each size were run by each kind, in how many device-ms, and requests by kind."""
+    """An outcome, the batches of each kind of device by size, their device-ms, and each kind's part of the samples."""
 
     outcome: Outcome
     sizes: list[Counter[int]]
@@ -169,7 +170,7 @@ class Simulated(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Devices that are simulated together, and the share of all requests that they get, and that they stand for."""
+    """Devices that are simulated together, the fraction of all requests that they get, and that they represent."""
 
     kinds: Sequence[Kind]
     share: float
@@ -196,12 +197,12 @@ class _Plan(NamedTuple):
         return self._replace(warm_up=warm_up, measured=measured) if warm_up >= 2 * self.warm_up else self
 
     def is_as_long(self, other: _Plan) -> bool:
-        """Whether a replication has as many requests as another, to within rounding."""
+        """Return whether a replication has as many requests as another, to within rounding."""
         return abs(self.warm_up + self.measured - other.warm_up - other.measured) <= _FIRST
 
 
 class Fleet(NamedTuple):
-    """Devices, the requests per second for all of them, the server before them and the shape of the stream."""
+    """Devices, the requests per second for all of them, their server, and the shape of the stream."""
 
     kinds: Sequence[Kind]
     rate_per_s: float
@@ -215,20 +216,20 @@ class Fleet(NamedTuple):
 
     @property
     def utilization(self) -> float:
-        """The rate over what all devices do with full batches."""
+        """The rate over the throughput of all devices with full batches."""
         return self.rate_per_s / 1000 * self.traffic.mean_samples / sum(kind.per_ms for kind in self.kinds)
 
 
 def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> Simulated:
-    """Return how a fleet does: replications with new arrivals and phases, until the share of late requests is judged.
+    """Simulate a fleet: replications with new arrivals and phases, until the fraction of late requests is known.
 
-    Random splits are independent queues that are alike: one of each kind is simulated, with its thinned stream. Fleets
-    with the same seed get the same arrivals.
+    Random splits are independent, identical queues: one of each kind is simulated, with its thinned stream. Fleets with
+    the same seed get the same arrivals.
     """
     kinds, _, server, traffic = fleet
     load = fleet.utilization
     if load >= 1 and server.limit == inf:
-        return _saturated(fleet)
+        return _saturated_outcome(fleet)
     parts = _parts(fleet, effort.cell)
     plans = [_plan(part, fleet, effort) for part in parts]
     weights = np.array([part.weight for part in parts])
@@ -254,14 +255,14 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         if longer != plans:
             cuts = [new.warm_up - old.warm_up for new, old in zip(longer, plans, strict=True)]
             is_same = all(map(_Plan.is_as_long, longer, plans))
-            # The requests of replications that are as long are the same: more of them are left out.
+            # Replications of the same length have the same requests: only the warm-up grows.
             runs = [[one.cut(places) for one, places in zip(run, cuts, strict=True)] for run in runs if is_same]
             plans = longer
             continue
         requests = sum(len(one.latency_ms) for run in runs for one in run)
         # Devices may take longer to fall out of step than any replication lasts.
         used = runs[::2] if differ else runs
-        # The same recorded requests come in each replication: only whole ones differ by chance.
+        # Every replication has the same recorded requests: only whole replications differ by chance.
         measured = _Latencies(used, weights, goal, ceil(_BATCHES / len(used)) if traffic.gaps is None else 1)
         late, error = measured.share(is_late)
         error = max(error, _LEAST_CHANCE * sqrt(goal.late * (1 - goal.late) / requests))
@@ -315,7 +316,7 @@ def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, **figures: float)
 
 
 def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -> bool:
-    """Whether replications of so many requests can be sure that a fleet meets a target, with about this percentile."""
+    """Whether this many requests can show that a fleet with about this percentile meets a target."""
     if fleet.utilization >= 1 and fleet.server.limit == inf:
         return True
     for part in _parts(fleet, cell):
@@ -326,15 +327,15 @@ def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -
 
 
 def _relaxations(plans: Sequence[_Plan], runs: int) -> float:
-    """Return the measured length of so many replications in relaxation times of a queue."""
+    """Return the measured length of this many replications in relaxation times of a queue."""
     return min(runs * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
 
 
 def _longest_tail_ms(part: _Part, fleet: Fleet, goal: Goal, tail_ms: float) -> float:
-    """Return an upper bound on a percentile that was ``tail_ms`` so far, for when the queue is as long as it gets.
+    """Return an upper bound on a percentile, measured as ``tail_ms``, when the queue is as long as it gets.
 
-    In heavy traffic the wait is exponential, with a mean of the dispersion over twice 1 - load, in interarrival times
-    (Kingman). Batches are then full, and a request waits for one and is in another.
+    In heavy traffic the wait is exponential, with mean dispersion / (2 (1 - load)) in interarrival times (Kingman).
+    Batches are then full, and a request waits for one and is in another.
     """
     load = fleet.utilization
     if load >= 1:
@@ -344,7 +345,7 @@ def _longest_tail_ms(part: _Part, fleet: Fleet, goal: Goal, tail_ms: float) -> f
     return max(tail_ms, 2 * full_ms) + log(_RARE / goal.late) * wait_ms
 
 
-def _saturated(fleet: Fleet) -> Simulated:
+def _saturated_outcome(fleet: Fleet) -> Simulated:
     """Return the outcome of a fleet whose queue grows without bound."""
     figures = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms"), inf)
     figures |= {"late": 1.0, "late_error": 0.0, "busy": 1.0, "mean_batch": max(kind.cap for kind in fleet.kinds)}
@@ -353,7 +354,7 @@ def _saturated(fleet: Fleet) -> Simulated:
 
 
 def _parts(fleet: Fleet, cell: int) -> list[_Part]:
-    """Return what is simulated of a fleet: all of it, a cell, or one queue of each kind behind a random split."""
+    """Return the simulated parts of a fleet: all of it, a cell, or one queue of each kind behind a random split."""
     kinds, devices = fleet.kinds, fleet.devices
     capacity = sum(kind.per_ms for kind in kinds)
     if fleet.server.routing == "random":
@@ -374,7 +375,7 @@ def _parts(fleet: Fleet, cell: int) -> list[_Part]:
 
 
 def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
-    """Return how many requests a replication takes."""
+    """Return the plan of a replication: its requests, relaxation time and usual batch times."""
     server, traffic = fleet.server, fleet.traffic
     rate_per_ms = fleet.rate_per_s / 1000 * part.share
     capacity = sum(kind.per_ms for kind in part.kinds)
@@ -384,11 +385,11 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     usual_ms = [kind.service.mean_ms(size) for kind, size in zip(part.kinds, sizes, strict=True)]
     relaxation = _relaxation(part, fleet)
     span = rate_per_ms * max(
-        # A batch that fills up before its delay is over waits no longer.
+        # A batch that fills up before the end of its delay waits no longer.
         min(batch_ms + server.held_ms, max(batch_ms, size / (each * traffic.mean_samples)))
         for each, size, batch_ms in zip(each_per_ms, sizes, usual_ms, strict=True)
     )
-    memory = span * max(_batches_remembered(kind, each * traffic.mean_samples) for kind, each in kinds)
+    memory = span * max(_memory_in_batches(kind, each * traffic.mean_samples) for kind, each in kinds)
     memory *= 1 + server.station.ahead
     if traffic.gaps is not None:
         turn = ceil(part.share * len(traffic.gaps))
@@ -402,7 +403,7 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
 
 
 def _usual_size(kind: Kind, each_per_ms: float, fleet: Fleet) -> int:
-    """Return the size of a batch of the requests that come while one like it is computed, and during the delay."""
+    """Return the usual size of a batch: the requests that arrive while one like it runs, and during the delay."""
     size, larger = 0, 1
     for _ in range(_ROUNDS):
         if larger == size:
@@ -412,16 +413,17 @@ def _usual_size(kind: Kind, each_per_ms: float, fleet: Fleet) -> int:
     return size
 
 
-def _batches_remembered(kind: Kind, samples_per_ms: float) -> float:
-    """Return for how many usual batch times a long batch makes those after it longer."""
+def _memory_in_batches(kind: Kind, samples_per_ms: float) -> float:
+    """Return how many later batches, in usual batch times, one long batch makes longer."""
     slope_ms = (kind.service.mean_ms(kind.cap) - kind.service.mean_ms(1)) / kind.cap
     return 1 / max(_LEAST_LEFT, 1 - samples_per_ms * slope_ms)
 
 
 def _relaxation(part: _Part, fleet: Fleet) -> float:
-    """Return after how many requests a queue has forgotten how long it was: dispersion over the square of 1 - load.
+    """Return the relaxation time of a queue, in requests: the dispersion over the square of 1 - load.
 
-    A queue with a limit forgets no later than it wanders from empty to full; under too high a rate it fills up first.
+    For a queue with a limit it is at most the time to drift from empty to full; above saturation the queue fills up
+    first.
     """
     dispersion, load, server = fleet.traffic.dispersion(part.share), fleet.utilization, fleet.server
     gap = abs(1 - load)
@@ -435,9 +437,9 @@ def _relaxation(part: _Part, fleet: Fleet) -> float:
 
 
 class _Run(NamedTuple):
-    """One replication of one part: latencies of measured requests, the busy share of devices, batches by size.
+    """One replication of one part: latencies of measured requests, the busy fraction of devices, batches by size.
 
-    ``lasts_ms`` is the time of all devices, in which these batches began.
+    ``lasts_ms`` is the measured time of all devices, in which these batches began.
     """
 
     latency_ms: NDArray[np.float64]
@@ -460,7 +462,7 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     arrivals = exact_times(stream.times * each_ms, part.kinds, server, traffic.sizes[-1][0])
     chance = np.random.default_rng([*stream_seed, 4])
     free_ms = [0.0] * part.devices
-    if traffic.gaps is None:  # before a recorded stream nothing came
+    if traffic.gaps is None:  # a recorded stream begins with idle devices
         usual = np.repeat(plan.usual_ms, [kind.devices for kind in part.kinds])
         free_ms = (chance.uniform(0.0, _IN_STEP if number % 2 else 1.0, len(usual)) * usual).tolist()
     served = serve(arrivals, stream.sizes, part.kinds, server, free_ms=free_ms, seed=seed)
@@ -485,12 +487,12 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     latency_ms = (served.done_ms - arrivals)[measured]
     if served.batch_of is not None:
         batch_of = served.batch_of[measured]
-        latency_ms += _evenly(curves, shape_of[batch_of], chance.uniform()) - took_ms[batch_of]
+        latency_ms += _stratified_times(curves, shape_of[batch_of], chance.uniform()) - took_ms[batch_of]
     return _Run(latency_ms, float(took_ms[within].sum()) / lasts_ms, sizes, lasts_ms)
 
 
 def _batch_means(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return mean latencies, a row a replication and a column a part of it; none if too few requests are answered."""
+    """Return mean latencies, a row per replication and a column per batch; no rows if too few requests are answered."""
     answered = [[one.latency_ms[np.isfinite(one.latency_ms)] for one in run] for run in runs]
     if not runs or any(len(latency_ms) < _BATCHES for run in answered for latency_ms in run):
         return np.zeros((0, _BATCHES))
@@ -500,7 +502,7 @@ def _batch_means(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -
 
 
 def _differ(means: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether batch means are about other latencies than others are."""
+    """Whether two sets of batch means have significantly different means."""
     if min(means.size, others.size) < 2:
         return False
     error = sqrt(sum(float(each.var(ddof=1)) / each.size for each in (means, others)))
@@ -508,18 +510,20 @@ def _differ(means: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
 
 
 def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the distinct ones of small whole numbers, rising, and the place among them of each number."""
+    """Return the distinct values of small whole numbers, rising, and the index of each number among them."""
     are_there = np.bincount(values) > 0
     places: NDArray[np.int64] = np.cumsum(are_there) - 1
     return np.flatnonzero(are_there), places[values]
 
 
-def _evenly(curves: Sequence[NDArray[np.float64]], which: NDArray[np.int64], first: float) -> NDArray[np.float64]:
-    """Return a service time for each request, of the curve of its batch: all quantiles come equally often.
+def _stratified_times(
+    curves: Sequence[NDArray[np.float64]], which: NDArray[np.int64], first: float
+) -> NDArray[np.float64]:
+    """Return a service time for each request, from the curve of its batch, such that all quantiles come equally often.
 
-    How long a batch takes does not depend on how long its requests waited. So each may take any time of its curve, and
-    a replication that drew more slow batches than the record has does not count more requests as late (conditional
-    Monte Carlo, with a Weyl sequence in the place of the integral).
+    The time of a batch does not depend on how long its requests waited. So each request may take any time of the curve,
+    and a replication that happened to draw more slow batches than the record has does not count more requests as late
+    (conditional Monte Carlo, with a Weyl sequence instead of the integral).
     """
     lengths = np.array([len(curve) for curve in curves])
     places = ((first + _GOLDEN * np.arange(len(which))) % 1.0 * lengths[which]).astype(np.int64)
@@ -531,12 +535,12 @@ class _Latencies:
     """Latencies of replications, each of which is cut into batches (batch means)."""
 
     def __init__(self, runs: Sequence[Sequence[_Run]], parts: NDArray[np.float64], goal: Goal, batches: int) -> None:
-        """Take the replications, each of some parts, the weight of each part, what is judged, and batches of each."""
+        """Take the replications by part, the weight of each part, the target, and the batches per replication."""
         self._runs, self._parts, self._goal, self._batches = runs, parts, goal, batches
         self.means = len(runs) * batches
 
     def share(self, is_in: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> tuple[float, float]:
-        """Return a share of the requests, and its standard error."""
+        """Return the fraction of requests for which ``is_in`` is true, and its standard error."""
         each = [
             [np.mean(batch) for batch in np.array_split(is_in(one.latency_ms), self._batches)]
             for run in self._runs
@@ -548,13 +552,13 @@ class _Latencies:
 
     @property
     def half_width(self) -> float:
-        """Half of the width of the percentile's interval, as a share of it."""
+        """The relative half-width of the percentile's interval."""
         low, tail, high = self.tail
         return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
 
     @cached_property
     def _together(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """All latencies, and the weight of each; None if all count alike."""
+        """All latencies, and the weight of each; None if all weights are equal."""
         latencies = [one.latency_ms for run in self._runs for one in run]
         shares = np.tile(self._parts, len(self._runs)) / list(map(len, latencies))
         alike = shares.min() == shares.max()
@@ -562,7 +566,7 @@ class _Latencies:
 
     @cached_property
     def tail(self) -> tuple[float, float, float]:
-        """The percentile between the ends of its interval, by how the share below it differs by replication."""
+        """The percentile between the ends of its interval, which follow from the error of the fraction below it."""
         latencies, each = self._together
         share = self._goal.percentile / 100
         (tail,) = _quantiles(latencies, each, [share])
@@ -572,7 +576,7 @@ class _Latencies:
         return low, tail, high
 
     def figures(self) -> dict[str, float]:
-        """Return the fields of an outcome that tell of latencies."""
+        """Return the latency fields of an outcome, and ``refused``."""
         latencies, each = self._together
         low, tail, high = self.tail
         answered = np.isfinite(latencies)
@@ -594,7 +598,7 @@ def _quantiles(
 
 
 def is_quick(server: Server, traffic: Traffic) -> bool:
-    """Whether fleets are followed batch by batch, and not request by request."""
+    """Whether fleets can be simulated batch by batch instead of request by request."""
     devices = 1 if server.routing == "random" else 2
     is_simple = is_by_batches(server, devices, has_several_samples=traffic.has_several_samples)
     return is_simple and server.routing in ("shared", "random")

@@ -1,4 +1,4 @@
-"""Servers: a row of defaults for each, and the class of its station, written from the server's source."""
+"""Servers: the defaults of each, and the class of its station, modelled on the server's source."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 
 
 class Greedy(Station):
-    """A free device takes what waits, up to its largest batch."""
+    """A free device takes the waiting requests, up to its largest batch."""
 
     def settle(self) -> None:
-        """Let idle devices take what waits; the one that has been idle the longest comes first."""
+        """Start batches of waiting requests on idle devices, the longest idle first."""
         while self.idle and self.queue:
             device = self.idle.popleft()
             self.begin(device, self.take(device.cap))
 
 
 class Mosec(Station):
-    """mosec, ``protocol.rs``: free workers stand in line, each takes one request at a time.
+    """mosec, ``protocol.rs``: free workers form a line, and each takes one request at a time.
 
-    The first request of a worker starts its timer. When that is over, or the batch is full, the worker begins.
+    The first request of a worker starts its timer. When that ends, or the batch is full, the worker begins.
     """
 
     has_rule = True
@@ -39,7 +39,7 @@ class Mosec(Station):
                 self.put(request)
                 continue
             worker = idle[0]
-            if 0 < len(worker.batch) < worker.cap - 1:  # as ``_gives``, and faster
+            if 0 < len(worker.batch) < worker.cap - 1:  # the same as ``_gives``, but faster
                 worker.batch.append(request)
                 idle.rotate(-1)
             elif self._gives(worker, request):
@@ -48,14 +48,14 @@ class Mosec(Station):
                 idle.rotate(-1)
 
     def free(self, device: Device) -> None:
-        """Let a worker take what waits; if that fills no batch, it stands in line."""
+        """Let a worker take the waiting requests; if they fill no batch, it joins the line."""
         while self.queue:
             if self._gives(device, self.queue.popleft()):
                 return
         self.idle.append(device)
 
     def _gives(self, worker: Device, request: int) -> bool:
-        """Return whether a request fills the batch of a worker, which then begins."""
+        """Add a request to a worker's batch, and return whether that fills it; the worker then begins."""
         batch = worker.batch
         batch.append(request)
         if len(batch) >= worker.cap:
@@ -67,8 +67,8 @@ class Mosec(Station):
         return False
 
     @staticmethod
-    def window_ends(first: float, freed: float, delay_ms: float) -> float:  # noqa: ARG004  # it matters to LitServe
-        """Return when a batch is closed whose first request comes at a time to a worker that was freed at another."""
+    def window_ends(first: float, freed: float, delay_ms: float) -> float:  # noqa: ARG004  # LitServe uses it
+        """Return when a batch closes, from the arrival of its first request and the time its worker was freed."""
         return first + delay_ms
 
     def _is_over(self, timer: tuple[Device, int]) -> None:
@@ -83,7 +83,7 @@ class Mosec(Station):
 
     @classmethod
     def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
-        """Return the rule of a lone device."""
+        """Return the batching rule of a lone device."""
         count = len(came)
 
         def batch(head: int, free: float) -> tuple[float, int]:
@@ -104,7 +104,7 @@ class LitServe(Mosec):
 
     @staticmethod
     def window_ends(first: float, freed: float, delay_ms: float) -> float:
-        """Return when the window ends in which the first request of a worker comes."""
+        """Return the end of the window in which the first request of a worker arrives."""
         empty = floor((first - freed) / delay_ms)
         return max(freed + (empty + 1) * delay_ms, first)
 
@@ -113,10 +113,10 @@ class Triton(Station):
     """Triton, ``dynamic_batch_scheduler.cc``, for inputs of fixed shape: batches are made before a device is free.
 
     Up to two batches are ready for each device. The delay counts from the arrival of the oldest request. A thread makes
-    batches; it wakes for as many requests as fill a batch, for a device that takes one, at the end of a delay and twice
-    a second. When the oldest request has waited as long as the delay, all go, and a device merges batches that are
-    ready. With a limit on the queue no batch is made ahead, and a device that is done wakes the thread before it asks
-    for a batch: while the queue is full, a free device may wait half a second.
+    batches; it wakes when enough requests wait to fill a batch, when a device takes one, at the end of a delay, and
+    twice a second. When the oldest request has waited for the delay, all waiting ones go, and a device merges ready
+    batches. With a limit on the queue no batch is made ahead, and a finished device wakes the thread before it asks for
+    a batch: while the queue is full, a free device may wait half a second.
     """
 
     looks_ms: Final = 500.0
@@ -132,7 +132,7 @@ class Triton(Station):
         self._has_alarm, self._asleep_ms = False, 0.0
 
     def arrive(self, request: int, items: int) -> None:  # noqa: ARG002  # requests stay whole
-        """Let a request wait, even if a device is free, and wake the thread if enough wait to fill a batch."""
+        """Queue a request, even if a device is free, and wake the thread if enough wait to fill a batch."""
         if len(self.queue) >= self.limit:
             self.refuse(request)
             return
@@ -145,7 +145,7 @@ class Triton(Station):
             self._wake_at(self._asleep_ms + looks * self.looks_ms)
 
     def free(self, device: Device) -> None:
-        """Let a device take a batch that is ready, and wake the thread."""
+        """Let a device take a ready batch, and wake the thread."""
         if self.limit < inf:
             self._make()
             self.idle.append(device)
@@ -167,7 +167,7 @@ class Triton(Station):
             self._make(is_timer=True)
 
     def _start(self) -> None:
-        """Let idle devices take batches that are ready."""
+        """Let idle devices take ready batches."""
         now, size = self.clock.now, self.answers.size
         while self.idle and self._ready:
             batch = self._taken(self._ready.popleft())
@@ -186,7 +186,7 @@ class Triton(Station):
         return batch
 
     def _make(self, *, is_timer: bool = False) -> None:
-        """Make batches until nothing waits, none may be made ready, or it is better to wait."""
+        """Make batches until the queue is empty, no more may be ready, or it is better to wait."""
         now = self.clock.now
         while True:
             if self._waits_for_device and not self._has_room() and not is_timer:
@@ -215,9 +215,9 @@ class Triton(Station):
     def _joining(self, *, is_late: bool) -> int | None:
         """Return how many requests join the batch now, or None if they wait (``GetDynamicBatch``)."""
         room = self.cap - self.answers.size(self._batch)
-        fitting, is_full = self._fitting(room)
+        fitting, is_full = self._count_fitting(room)
         if is_full:
-            # The source leaves a batch open that was just filled before its delay was over.
+            # The source leaves a batch open if it was filled just before the end of its delay.
             self._is_closed = self._is_closed or is_late or self.delay_ms == 0 or fitting == 0
             return fitting
         if is_late or self.delay_ms == 0:
@@ -225,8 +225,8 @@ class Triton(Station):
         self._wakes_for = room
         return fitting if self._batch and not self._is_closed else None
 
-    def _fitting(self, room: int) -> tuple[int, bool]:
-        """Return how many requests of the queue fit into so many places, and whether they leave none for the next."""
+    def _count_fitting(self, room: int) -> tuple[int, bool]:
+        """Return how many requests of the queue fit into the room, and whether no room is left."""
         samples = self.answers.samples
         if samples is None:
             return min(len(self.queue), room), len(self.queue) >= room
@@ -240,7 +240,7 @@ class Triton(Station):
 class Ray(Station):
     """Ray Serve, ``batching.py``: a replica closes a batch when it is full or its first request has waited.
 
-    Closed batches wait for the device as they are. The model blocks the event loop, and holds all of that up.
+    Closed batches wait for the device unchanged. The model blocks the event loop, which delays all of this.
     """
 
     has_rule = True
@@ -251,7 +251,7 @@ class Ray(Station):
         self._first_ms: float | None = None
 
     def settle(self) -> None:
-        """Close what is full or has waited long enough."""
+        """Close batches that are full or have waited long enough, and start the first one."""
         now = self.clock.now
         if self.queue and self._first_ms is None:
             self._opens(now)
@@ -276,7 +276,7 @@ class Ray(Station):
 
     @classmethod
     def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
-        """Return the rule of a lone device."""
+        """Return the batching rule of a lone device."""
         closed, count = deque[int](), len(came)
         head, first_ms = 0, inf
 
@@ -301,11 +301,11 @@ class Ray(Station):
 
 
 class Profile(NamedTuple):
-    """Defaults of a server, and what its station is.
+    """Defaults of a server, and the class of its station.
 
-    ``timer_ms`` is what its timers add to a delay on average; ``delays`` says which it takes. If ``splits``, each
-    sample of a request is an item; else requests stay whole. With ``in_replicas`` each device has a queue of its own.
-    ``max_ongoing`` bounds the requests that a device has, and so its batch.
+    ``timer_ms`` is the mean time that its timers add to a delay; ``delays`` says which delays it accepts. With
+    ``splits``, each sample of a request is an item; otherwise requests stay whole. With ``in_replicas`` each device has
+    a queue of its own. ``max_ongoing`` bounds the requests that a device has, and so its batch.
     """
 
     station: type[Station]
@@ -329,7 +329,7 @@ PROFILES: Final[dict[Batcher, Profile]] = {
 
 
 class Server(NamedTuple):
-    """A server as it is set: the delay in ms, requests that may wait in each queue, and ms for each answer."""
+    """A configured server: the delay in ms, the requests that may wait in each queue, and ms for each answer."""
 
     batcher: Batcher = "greedy"
     delay_ms: float = 0.0
@@ -340,7 +340,7 @@ class Server(NamedTuple):
 
     @property
     def held_ms(self) -> float:
-        """How long a batch waits for more requests, on average: the delay and what timers add to it."""
+        """The mean time that a batch waits for more requests: the delay and the addition of timers."""
         return self.delay_ms + PROFILES[self.batcher].timer_ms
 
     @property
@@ -350,11 +350,11 @@ class Server(NamedTuple):
 
     @property
     def longest_wait_ms(self) -> float:
-        """An upper bound on how long a request waits beside a free device."""
+        """An upper bound on how long a request waits while a device is free."""
         return 2 * self.held_ms + (Triton.looks_ms if self.station is Triton and self.limit < inf else 0.0)
 
     @property
     def station(self) -> type[Station]:
-        """The class of its stations. Without a delay, LitServe takes what waits; so does Triton without a limit."""
+        """The class of its stations. Without a delay, LitServe is greedy; so is Triton without a limit on the queue."""
         takes_what_waits = self.batcher == "litserve" or (self.batcher == "triton" and self.limit == inf)
         return Greedy if takes_what_waits and self.held_ms == 0 else PROFILES[self.batcher].station

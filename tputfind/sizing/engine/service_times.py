@@ -1,4 +1,4 @@
-"""Service times: how long a batch takes, by its size, from the latencies of a record, and never beyond them."""
+"""Service times of batches by size, from the latencies of a record, without extrapolation to larger batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tputfind.sizing.traffic.stream import Traffic, full_batches, many_of
 
 FEWEST_SAMPLES: Final = 10
 _FEWEST, _MOST = 200, 5000
-"""Least and most equally likely times that stand for the samples of a batch size."""
+"""Minimum and maximum of the equally likely times that stand for the samples of a batch size."""
 _NORMAL_95: Final = 1.96
 """Standard deviations within which 95 % of a normal distribution lie."""
 _SHORTEST_MS: Final = 1e-4
@@ -28,7 +28,7 @@ _DRAWN: Final = 2**10
 
 
 class Overheads(NamedTuple):
-    """What a server adds in ms: to a batch, for each request in it, and for each answer after it."""
+    """Overheads of a server in ms: per batch, per request in it, and per answer after it."""
 
     per_batch_ms: float = 0.0
     per_request_ms: float = 0.0
@@ -36,11 +36,11 @@ class Overheads(NamedTuple):
 
 
 class ServiceTimes:
-    """Equally likely times of a batch of any size up to the largest measured, in ms, overheads included.
+    """Equally likely times of a batch of any size up to the largest measured, in ms, including overheads.
 
-    Between two measured sizes each time lies on the straight line between the two that are as likely. Batches below
-    the smallest measured take as long as that one. A larger batch takes no less time than a smaller one: if its
-    samples say otherwise, the quantiles of neighbouring sizes are pooled (``_isotonic``).
+    Between two measured sizes each quantile is interpolated linearly. Batches below the smallest measured take as long
+    as that one. A larger batch takes no less time than a smaller one: if its samples say otherwise, the quantiles of
+    neighbouring sizes are pooled (``_isotonic``).
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class ServiceTimes:
     ) -> None:
         """Take the samples of every batch size, in ms.
 
-        ``whole`` are the samples of many requests that stay whole: full batches are then those that they fill, and the
+        ``whole`` are the sample counts of many requests that stay whole: they determine the full batches, and the
         overhead of a request counts once for all its samples.
 
         Raises:
-            ValueError: nothing was measured.
+            ValueError: there are no samples.
         """
         if not measured or not all(measured.values()):
             raise ValueError("no batch size has samples")
@@ -76,25 +76,26 @@ class ServiceTimes:
         return self.sizes[-1]
 
     def curve_ms(self, batch_size: int, requests: float | None = None) -> NDArray[np.float64]:
-        """Return the times of a batch size, rising; with the overheads of so many requests, if it is not the usual one.
+        """Return the times of a batch size in ms, rising; ``requests`` is the number of its requests, if not the mean.
 
         Raises:
-            ValueError: it is larger than any measured.
+            ValueError: the batch size is larger than any measured.
         """
         overheads = self.overheads
         requests = batch_size * self.items_per_sample if requests is None else requests
         return self._model_ms(batch_size) + (overheads.per_batch_ms + overheads.per_request_ms * requests)
 
     def mean_ms(self, batch_size: int) -> float:
-        """Return the mean time of a batch size; errors as for ``curve_ms``."""
+        """Return the mean time of a batch size in ms; errors as for ``curve_ms``."""
         if batch_size not in self._mean_ms:
             self._mean_ms[batch_size] = float(self.curve_ms(batch_size).mean())
         return self._mean_ms[batch_size]
 
     def per_ms(self, batch_size: int) -> float:
-        """Return the samples per ms of a device that always has a full batch, up to a size; errors as for ``curve_ms``.
+        """Return the samples per ms of a device that always has full batches of at most this size.
 
-        If requests stay whole, that is no smaller than the largest of them.
+        If requests stay whole, ``batch_size`` must be no smaller than the largest of them. Errors are those of
+        ``curve_ms``.
         """
         if batch_size not in self._per_ms:
             sizes = {batch_size: 1} if self._whole is None else full_batches(self._whole, batch_size)
@@ -105,7 +106,7 @@ class ServiceTimes:
         return self._per_ms[batch_size]
 
     def largest_within(self, most_ms: float) -> int | None:
-        """Return the largest batch size whose mean time is within a bound; None if none is."""
+        """Return the largest batch size whose mean time is within a bound; None if there is none."""
         place: int = bisect_left(range(1, self.largest + 1), True, key=lambda size: self.mean_ms(size) > most_ms)
         return place or None
 
@@ -114,12 +115,12 @@ class ServiceTimes:
         means = np.array([self.mean_ms(size) for size in self.sizes])
         if len(means) == 1:
             return float(means[0] / self.sizes[0]), 0.0
-        # Relative errors count alike, so that large batches do not drown the small ones.
+        # Weights equalise relative errors, so that large batches do not dominate the small ones.
         slope, intercept = np.polyfit(self.sizes, means, 1, w=1 / means)
         return float(slope), float(intercept)
 
     def drawn(self, cap: int, seed: Sequence[int]) -> Callable[[int, int], float]:
-        """Return a function that draws the time of a batch up to a cap, by its samples and its items."""
+        """Return a function that draws the time of a batch of up to ``cap`` samples from its samples and items."""
         curves: list[memoryview | None] = [None] * (cap + 1)
         places, per_item = self.places(seed), self.overheads.per_request_ms
 
@@ -133,12 +134,12 @@ class ServiceTimes:
         return draw
 
     def places(self, seed: Sequence[int]) -> Iterator[int]:
-        """Yield places of a curve, all equally likely."""
+        """Yield indices into a curve, all equally likely."""
         chance, times = np.random.default_rng([*seed, 3]), self._curves.shape[1]
         return chain.from_iterable(chance.integers(times, size=_DRAWN).tolist() for _ in count())
 
     def _model_ms(self, batch_size: int) -> NDArray[np.float64]:
-        """Return the times of a batch size without overheads, on the line between the measured sizes around it."""
+        """Return the times of a batch size without overheads, interpolated between the measured sizes around it."""
         if batch_size > self.largest:
             raise ValueError(f"batch {batch_size} was not measured, nor any larger one")
         above = bisect_left(self.sizes, batch_size)
@@ -150,7 +151,7 @@ class ServiceTimes:
 
 
 def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np.float64]:
-    """Return the curves nearest to those given, a row a batch size, in which no larger size takes less time.
+    """Return the nearest curves, a row per batch size, in which no larger size takes less time.
 
     Isotonic regression of each quantile over the sizes, weighted by their samples, by pooling adjacent violators
     (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972). It keeps the order
@@ -173,17 +174,17 @@ def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np
 def service_times_of(
     record: Record,
     overheads: Overheads = Overheads(),  # noqa: B008  # it is immutable
-    traffic: Traffic = Traffic(),  # noqa: B008  # as well
+    traffic: Traffic = Traffic(),  # noqa: B008  # it is immutable too
     *,
     is_whole: bool = False,
     draw: np.random.Generator | None = None,
 ) -> ServiceTimes:
-    """Return how long batches take by a record.
+    """Return the service times of a record.
 
-    With ``draw``, by a bootstrap sample of it: of the processes of each row, and of the latencies of each of them.
+    With ``draw``, they are those of a bootstrap sample: of the processes of each row, and of the latencies in each.
 
     Raises:
-        BadRequest: no row of it tells.
+        BadRequest: the record is of training or of several devices, or has no row with enough valid latencies.
     """
     if record.spec.phase == "train":
         raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
@@ -205,23 +206,23 @@ def service_times_of(
     several = any(len(row.timings) > 1 for row in rows)
     whole = (traffic.counts or many_of(traffic.sizes)) if is_whole and traffic.has_several_samples else None
     return ServiceTimes(
-        {row.batch_size: row.latency_ms if draw is None else _resampled(row, draw, several=several) for row in rows},
+        {row.batch_size: row.latency_ms if draw is None else _resample(row, draw, several=several) for row in rows},
         overheads,
         whole=whole,
     )
 
 
 def timed_rows(record: Record) -> list[Row]:
-    """Return the rows that tell how long batches take."""
+    """Return the rows with enough latencies for service times."""
     return [row for row in record.rows if row.failure is None and len(row.latency_ms) >= FEWEST_SAMPLES]
 
 
-def _resampled(row: Row, draw: np.random.Generator, *, several: bool) -> list[float]:
-    """Return latencies of a row drawn anew: processes with replacement, and of each as many latencies as it has
-    (Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8).
+def _resample(row: Row, draw: np.random.Generator, *, several: bool) -> list[float]:
+    """Return a bootstrap sample of a row's latencies: processes with replacement, and then the latencies of each.
 
-    A row of one process does not tell how processes differ. If others of the record have ``several``, its latencies are
-    all longer or shorter by as much as processes of such rows differ; else no row tells, and they are drawn alone.
+    See Davison and Hinkley, "Bootstrap Methods and their Application", 1997, section 3.8. A row of one process does not
+    show the variation between processes. If other rows show it (``several``), its latencies are all scaled by a random
+    factor with the usual variation of such rows; otherwise they are not scaled.
     """
     processes = [timing.latency_ms for timing in row.timings if timing.latency_ms]
     if several and len(processes) == 1:

@@ -1,4 +1,4 @@
-"""Requests through a fleet: event by event, or batch by batch if free devices take what waits in one queue."""
+"""Simulation of requests in a fleet: event by event, or batch by batch if a simple rule determines the batches."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tputfind.sizing.engine.service_times import ServiceTimes
 from tputfind.sizing.traffic.stream import without_idle
 
 _EXACT: Final = 2.0**32
-"""Longest replication, in shortest batches, whose latencies are exact to a millionth of one (float64 has 53 bits)."""
+"""Longest replication, in shortest batches, with latencies exact to a millionth of one (float64 has 53 bits)."""
 
 
 class Kind(NamedTuple):
-    """Devices of one kind: their number, the largest batch of each, and how long batches take."""
+    """Devices of one kind: their number, the largest batch of each, and their service times."""
 
     devices: int
     cap: int
@@ -36,9 +36,9 @@ class Kind(NamedTuple):
 
 
 class Served(NamedTuple):
-    """When each request was answered (inf: refused), and all batches: a row each, as in ``BatchRun``.
+    """The answer time of each request (inf: refused), and all batches: a row each, as in ``BatchRun``.
 
-    ``batch_of`` has the row of each request (-1: refused). It is None if an answer waits for more than one batch.
+    ``batch_of`` is the row of each request (-1: refused). It is None if an answer depends on more than one batch.
     """
 
     done_ms: NDArray[np.float64]
@@ -56,10 +56,10 @@ def serve(
     seed: Sequence[int],
     by_events: bool = False,
 ) -> Served:
-    """Return when each of the requests that come at these times, in ms, is answered.
+    """Return the answer times of requests that arrive at these times, in ms.
 
     ``samples`` are those of each request; None if all have one. Each device is free from its ``free_ms`` on. With
-    ``by_events`` each request is followed, whatever the server.
+    ``by_events`` each request is simulated, whatever the server.
     """
     each = len(free_ms) if server.routing == "shared" else 1
     is_quick = is_by_batches(server, each, has_several_samples=samples is not None)
@@ -93,7 +93,7 @@ def serve(
 
 
 def is_by_batches(server: Server, devices: int, *, has_several_samples: bool) -> bool:
-    """Whether a queue before so many devices is followed batch by batch, and not request by request."""
+    """Whether a queue for this many devices can be simulated batch by batch instead of request by request."""
     has_rule = server.station is Greedy or (devices == 1 and server.station.has_rule)
     by_samples = server.is_whole and has_several_samples
     return has_rule and server.limit == inf and server.per_answer_ms == 0 and not by_samples
@@ -108,9 +108,9 @@ def _serve_by_batches(
     free_ms: Sequence[float],
     seed: Sequence[int],
 ) -> Served:
-    """Serve one queue: by the rule of a lone device, or the device that is free first takes what waits, up to its cap.
+    """Simulate one queue: a lone device by its rule, or the first free device takes the waiting items, up to its cap.
 
-    An idle device takes a request as it comes: the next one is not there yet, even if it comes at the same time.
+    An idle device takes a request on arrival, before the next one, even if both arrive at the same time.
     """
     came = arrivals.tolist() if samples is None else np.repeat(arrivals, samples).tolist()
     ends = None if samples is None else np.repeat(np.cumsum(samples), samples).tolist()

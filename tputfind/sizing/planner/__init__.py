@@ -1,1 +1,1 @@
-"""Questions of a planner: the least number of devices, the highest rate, the tightest target, the cheapest mix."""
+"""The planner: the least number of devices, the highest rate, the tightest target, the cheapest mix."""

@@ -9,7 +9,7 @@ from tputfind.sizing.engine.service_times import ServiceTimes
 
 
 def devices_at_full_batch(service: ServiceTimes, samples_per_s: float, cap: int) -> int:
-    """Return how many devices could just keep up if every batch were the one of the highest throughput, up to a cap."""
+    """Return how many devices just keep up if every batch has the size of the highest throughput, up to a cap."""
     sizes = [size for size in service.sizes if service.least_cap <= size < cap]
     return ceil(samples_per_s / 1000 / max(service.per_ms(size) for size in (*sizes, cap)))
 
@@ -17,7 +17,7 @@ def devices_at_full_batch(service: ServiceTimes, samples_per_s: float, cap: int)
 def devices_by_batch_time(
     service: ServiceTimes, samples_per_s: float, cap: int, target_ms: float, times: int
 ) -> int | None:
-    """Return how many devices it takes if a request takes a multiple of its batch's time, with batches up to a cap.
+    """Return how many devices are needed if a request takes ``times`` batch times, with batches up to a cap.
 
     Once is the naive rule. Twice is Nexus's (Shen et al., SOSP 2019): a request just misses a batch, waits for it, and
     is in the next. None if no batch is that fast, or none that the largest request fits in.
@@ -31,17 +31,17 @@ def devices_by_batch_time(
 def mean_ms_of_one_device(
     rate_per_ms: float, slope_ms: float, intercept_ms: float, samples: float = 1.0, dispersion: float = 1.0
 ) -> float:
-    """Return the mean latency of a device that takes all that waits: ``n`` samples in ``slope n + intercept`` ms.
+    """Return the mean latency of a device that takes all waiting samples: ``n`` samples in ``slope n + intercept`` ms.
 
     Poisson arrivals, no cap on the batch. From the balance of arrivals and services over one batch, with the requests
     in it taken as Poisson beyond the first: within 0.5 % of simulations up to a load of 0.5, 1 % at 0.7, 3 % at 0.9.
     Infinite if the device cannot keep up.
 
     Args:
-        rate_per_ms: requests.
-        slope_ms: of a sample.
-        intercept_ms: of a batch.
-        samples: of a request, on average.
+        rate_per_ms: requests per ms.
+        slope_ms: ms per sample.
+        intercept_ms: ms per batch.
+        samples: mean samples per request.
         dispersion: the mean square of these over the square of their mean.
     """
     load = rate_per_ms * samples * slope_ms
@@ -62,7 +62,7 @@ def mean_ms_of_one_device(
 def devices_by_mean(
     service: ServiceTimes, rate_per_s: float, target_ms: float, samples: float = 1.0, dispersion: float = 1.0
 ) -> int | None:
-    """Return how many devices, each with a random part of the requests, have a mean latency within the target.
+    """Return the least number of devices, each with a random part of the requests, that meets a mean latency.
 
     None if even an idle device exceeds the target. ``samples`` and ``dispersion`` as for ``mean_ms_of_one_device``.
     """

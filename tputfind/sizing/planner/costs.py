@@ -1,4 +1,4 @@
-"""Prices of devices, and the power and energy that a fleet takes at its utilization."""
+"""Prices of devices, and the power and energy of a fleet at its utilization."""
 
 from __future__ import annotations
 
@@ -28,47 +28,47 @@ _MILLION: Final = 1e6
 
 
 class Batch(NamedTuple):
-    """What one batch takes of its device: energy, and time by itself among others of its size."""
+    """The energy of one batch, and its duration among batches of the same size."""
 
     energy_j: float
     span_ms: float
 
     @property
     def power_w(self) -> float:
-        """The mean power meanwhile."""
+        """The mean power during the batch."""
         return 1000 * self.energy_j / self.span_ms
 
 
 class Computing(msgspec.Struct, frozen=True, kw_only=True):
-    """Of each device of a fleet: the share of the time in which it computes, and its mean power meanwhile."""
+    """The fraction of time in which each device of a fleet computes, and its mean power meanwhile."""
 
     share: Amount
     power_w: Amount
 
 
 class Power:
-    """What a batch of any size up to the largest metered takes.
+    """The energy and duration of a batch of any size up to the largest metered.
 
-    Between two sizes energy and time lie on the line between them, as batch times do. Batches below the smallest take
-    as much as that one.
+    Between two sizes both are interpolated linearly, as batch times are. Batches below the smallest take as much as
+    that one.
     """
 
     def __init__(self, measured: Mapping[int, Batch]) -> None:
-        """Take what a batch of each metered size takes; there is one at the least."""
+        """Take the energy and duration of a batch of each metered size; at least one is required."""
         self.measured = dict(sorted(measured.items()))
 
     @property
     def least_w(self) -> float:
-        """The least power of any size: an idle device takes no more."""
+        """The least power of any size, an upper bound on that of an idle device."""
         return min(batch.power_w for batch in self.measured.values())
 
     def of(self, batch_size: int) -> Batch:
-        """Return what a batch takes; of one larger than any metered what the largest does."""
+        """Return the energy and duration of a batch; those of the largest metered if it is larger."""
         columns = zip(*self.measured.values(), strict=True)
         return Batch(*(float(np.interp(batch_size, list(self.measured), column)) for column in columns))
 
     def computing(self, sizes: Mapping[int, int], lasts_ms: float) -> Computing | None:
-        """Return how a device computes that serves batches, counted by size, in that time.
+        """Return the busy fraction and power of a device that serves batches, counted by size, in ``lasts_ms``.
 
         None if a batch is larger than any metered, or there is none.
         """
@@ -81,7 +81,7 @@ class Power:
 
 
 def power_of(record: Record) -> Power | None:
-    """Return what batches take by the windows of a record whose power is known; None if there are none."""
+    """Return the energy of batches from the windows of a record with known power; None if there are none."""
     measured = dict[int, Batch]()
     for row in record.rows:
         windows = [(one.health.power_w, one.device_ms) for one in row.timings if one.health is not None]
@@ -102,7 +102,7 @@ class Full(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Energy(msgspec.Struct, frozen=True, kw_only=True):
-    """What the devices take, and nothing else: no hosts, no network, no cooling.
+    """The power and energy of the devices alone: no hosts, no network, no cooling.
 
     ``low_w`` and ``high_w`` bound the power of the fleet, and ``kwh_per_million_low`` and ``kwh_per_million_high`` the
     energy of a million samples: the power of an idle device is between 0 and the least power of a row.
@@ -119,7 +119,7 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def energy_of(power: Power | None, simulated: Simulated, samples: float) -> Energy | None:
-    """Return what a fleet takes whose requests have so many samples; None if that is not known, or the queue grows."""
+    """Return the energy of a fleet, for ``samples`` per request; None if it is unknown or the queue grows."""
     outcome = simulated.outcome
     if power is None or outcome.is_saturated:
         return None
@@ -147,7 +147,7 @@ def energy_of(power: Power | None, simulated: Simulated, samples: float) -> Ener
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What an hour of a device costs, by whom and when."""
+    """The price of an hour of a device, with its source and date."""
 
     device: Annotated[str, Meta(min_length=1)]
     price_per_hour: Above0
@@ -156,7 +156,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     date: str = ""
 
     def check(self) -> None:
-        """Raise ValueError if a field cannot be what it is to be: Python code makes prices too."""
+        """Raise ValueError if a field is invalid: Python code can make prices too."""
         for name in ("device", "currency", "source", "date"):
             text = getattr(self, name)
             if not (isinstance(text, str) and text.isprintable()):
@@ -175,7 +175,7 @@ def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
     """Return the prices in a table. Each row comes with the number of its line; the first is the header.
 
     Raises:
-        ValueError: what is wrong, and on which line.
+        ValueError: the table is invalid; the message names the line.
     """
     names: Sequence[str] = ()
     prices = dict[str, Price]()
@@ -203,7 +203,7 @@ def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
 
 
 def check_prices(prices: Mapping[str, Price]) -> None:
-    """Raise ValueError if a price, each under a name for errors, cannot be one, or two are of the same device."""
+    """Raise ValueError if a price is invalid or two are of the same device; the keys name them in errors."""
     places = dict[str, str]()
     for place, price in prices.items():
         try:
@@ -223,5 +223,5 @@ def price_of(record: Record, prices: Sequence[Price]) -> Price | None:
 
 
 def words_of(text: str) -> str:
-    """Return the words of a name between blanks, so that one is part of another only as whole words: not L4 of L40."""
+    """Return the words of a name between blanks, so that only whole words match: L4 does not match L40."""
     return f" {' '.join(re.findall('[a-z0-9]+', text.lower()))} "

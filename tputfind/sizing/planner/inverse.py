@@ -1,4 +1,4 @@
-"""Questions beside the number of devices: the highest rate, the tightest target, and the range that chance leaves."""
+"""Inverse questions: the highest rate, the tightest target, and the uncertainty of the number of devices."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ from tputfind.stats import t_quantile
 from tputfind.units import format_figure
 
 _COARSE: Final = 0.85
-"""Factor from one rate that is tried to the next lower one."""
+"""Factor from one tried rate to the next lower one."""
 _STEP: Final = 1 / 50
-"""The highest rate is found to this share."""
+"""Relative resolution of the highest rate."""
 _MARGIN: Final = 1.1
-"""Times the target that a pilot may take if a longer simulation may still meet it."""
+"""A pilot may exceed the target by this factor if a longer simulation may still meet it."""
 _MOST_TRIED: Final = 8
 _LEAST_SHARE: Final = 2.0**-20
 _LOOSER: Final = 1.01
-"""Factor from a target that is just missed by other streams to the next."""
+"""Factor to the next target if other streams just miss one."""
 _LONGEST_MS: Final = 1e9
 _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
 _RESAMPLES: Final = 12
 _FAR: Final = 4.0
-"""Times the percentile of a plan beyond which nothing is told apart."""
+"""Percentiles beyond this multiple of the plan's count as equal."""
 _FARTHEST: Final = 2
-"""Times the devices of a plan beyond which its range has no end."""
+"""The range of a plan has no end beyond this multiple of its devices."""
 BESIDE: Final = 1.1
-"""Times the late requests that are allowed, and the target, of the demands beside one."""
+"""Factor on the allowed late requests, and on the target, of the varied demands."""
 _HANGS: Final = 0.1
-"""Share of the devices, and two at the least, by which such a demand must differ to be told."""
+"""Fraction of the devices, at least two, by which the answer to a varied demand must differ to be reported."""
 
 
 def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
-    """Return the demand with the answer in the place of what was not given.
+    """Return the demand with the answer filled in.
 
     Raises:
-        BadRequest: the record has no rows that tell.
+        BadRequest: the record has no rows with service times.
         NoPlan: the devices meet the target at no rate, or keep up with the rate at no target.
     """
     serving = (demand.devices or 0) - demand.spare
@@ -58,10 +58,10 @@ def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
 
 
 def _highest_rate(search: Search, devices: int) -> float:
-    """Return the highest rate at which the devices meet the target, to a fiftieth of it.
+    """Return the highest rate at which the devices meet the target, to 2 %.
 
-    The percentile need not rise with the rate: rates are tried from the highest down until one holds, and then those
-    between it and the last that did not. Pilots leave out what is far from the target.
+    The percentile need not rise with the rate: rates are tried from the highest down until one meets the target,
+    and the interval up to the last failure is then bisected. Pilots skip rates far from the target.
 
     Raises:
         NoPlan: they meet it at none of the rates that were tried.
@@ -92,7 +92,7 @@ def _tightest_target(search: Search, devices: int) -> float:
     """Return the tightest target that the devices meet at the rate: the least percentile over all batch limits.
 
     Raises:
-        NoPlan: they do not keep up, or not at the utilization that is allowed.
+        NoPlan: they do not keep up, or not at the allowed utilization.
     """
     demand = search.demand
     open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
@@ -117,11 +117,11 @@ def _tightest_target(search: Search, devices: int) -> float:
 
 
 def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
-    """Return the least and the most devices that chance leaves open with 90 %: by streams, record and undecided fleets.
+    """Return the 90 % range of the number of devices, by chance in streams and record and by undecided fleets.
 
-    They are those for a looser and for a tighter target. How much looser is by how far the percentile is known: by the
-    streams, and by samples of the record drawn anew. If throughput decides, it is by how far that of a device is known.
-    The most is None if no number of devices is sure to meet the target.
+    Its ends are the devices for a looser and for a tighter target. The factor between the targets is the uncertainty of
+    the percentile, from the streams and from bootstrap samples of the record. If throughput decides, it is that of a
+    device's throughput. The upper end is None if no number of devices is sure to meet the target.
     """
     demand, chance = search.demand, np.random.default_rng([search.demand.seed, _RESAMPLES])
     drawn = [
@@ -140,7 +140,7 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
         return least_number(lambda one: search.may_meet(one, margin), found.devices, 1, _FARTHEST * found.devices)
 
     if width > 0 and plain_ms < inf:
-        # Pilots are short: what they say of the plan itself is the measure.
+        # Pilots are short: their percentile of the plan itself is the reference.
         scale = plain_ms / found.tail_ms
         fewest, most = least_within(scale * exp(width)), least_within(scale * exp(-width))
     error = _scatter(search, np.log([max(map(times.per_ms, search.caps)) for times in drawn]))
@@ -153,7 +153,7 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
 
 
 class Edge(NamedTuple):
-    """Devices if a tenth more requests may be late, if a tenth fewer may, and if the target is a tenth longer.
+    """Devices if 10 % more requests may be late, if 10 % fewer may, and if the target is 10 % longer.
 
     None if even twice as many devices do not meet it.
     """
@@ -164,10 +164,10 @@ class Edge(NamedTuple):
 
 
 def edge_of(search: Search, found: Outcome, fewer: Outcome | None) -> Edge | None:
-    """Return what demands beside the demand take, if the number hangs on the share of late requests; None if not.
+    """Return the devices for slightly varied demands, if the number is sensitive to the late fraction; else None.
 
-    It does if more devices hardly change that share: it then meets the allowed one by chance. ``fewer`` is the next
-    smaller number, as for a plan.
+    It is if more devices hardly change that fraction, which then meets the allowed one by chance. ``fewer`` is the
+    outcome of the next smaller number, as for a plan.
     """
     late, devices = search.demand.goal.late, found.devices
     apart = max(2, ceil(_HANGS * devices))
@@ -185,9 +185,9 @@ def edge_of(search: Search, found: Outcome, fewer: Outcome | None) -> Edge | Non
 
 
 def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
-    """Return the least number that meets the target if batches take shorter by that factor.
+    """Return the least number that meets the target if batches are faster by that factor.
 
-    A faster device does with the same requests what this one does with fewer, in shorter time.
+    A faster device does the same as this one at a lower rate, in less time.
     """
     rate_per_s = search.demand.rate_per_s / faster
     lowest = min(fewest, search.keeping_up(1 / faster))
@@ -199,20 +199,20 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
 
 
 def _error_of_record(search: Search, found: Outcome, drawn: Sequence[ServiceTimes]) -> float:
-    """Return the standard error of the logarithm of a fleet's percentile by the record, in the same streams."""
+    """Return the standard error of the logarithm of a fleet's percentile due to the record, in the same streams."""
     tails = [
         Search(search.record, search.demand, None, times).pilot(found.devices, found.batch_cap).outcome.tail_ms
         for times in drawn
     ]
-    # A sample with which the queue grows says no more than that.
+    # Samples with which the queue grows are clipped: their percentile has no meaning.
     return _scatter(search, np.clip(np.log(tails), None, log(_FAR * found.tail_ms)))
 
 
 def _scatter(search: Search, by_sample: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    """Return the standard error of what samples of the record differ in.
+    """Return the standard error from values of bootstrap samples of the record.
 
-    Of n processes drawn with replacement the variance is (n - 1) / n of what it is in others (Davison and Hinkley,
-    section 2.3).
+    If n processes are drawn with replacement, the variance is (n - 1) / n of that of new processes (Davison and
+    Hinkley, section 2.3).
     """
     processes = [sum(bool(timing.latency_ms) for timing in row.timings) for row in timed_rows(search.record)]
     few = min((number for number in processes if number > 1), default=inf)

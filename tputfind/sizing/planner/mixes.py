@@ -17,21 +17,21 @@ from tputfind.sizing.planner.question import Demand
 from tputfind.sizing.planner.search import LATE_REQUESTS, Search, Tell
 
 _TRIED: Final = 12
-"""Counts of the one kind for which the fewest of the other are looked for: those with the lowest cost."""
+"""Counts of one kind for which the minimum of the other is searched: those with the lowest cost."""
 _JUDGED: Final = 3
 """Pairs of batch limits that are judged for two counts."""
 _CHEAPER: Final = 1 - 1e-9
-"""Costs that differ by less are equal."""
+"""Costs that differ by less count as equal."""
 _PILOT, _MOST, _MOST_QUICK = 5_000, 600_000, 3_000_000
-"""Requests of a pilot, and the most of a judgement: request by request, and batch by batch."""
+"""Requests of a pilot, and the maximum of a judgement: request by request, and batch by batch."""
 _NEAR, _HALF_WIDTH = 0.04, 0.05
 _MIX: Final = 8
-"""Tells streams apart from those of plans."""
+"""Separates these random streams from those of plans."""
 Counts: TypeAlias = tuple[int, int]
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of one kind in a mix, the largest batch of each, and the share of the samples that they serve."""
+    """The devices of one kind in a mix, the largest batch of each, and the fraction of the samples that they serve."""
 
     recipe: str
     device_name: str
@@ -42,7 +42,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of several kinds that meet a demand together, and how all of them do, at which cost.
+    """Devices of several kinds that meet a demand together, with their joint outcome and cost.
 
     In the outcome ``batch_cap`` is the largest of the parts.
     """
@@ -54,7 +54,7 @@ class Mix(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offer(NamedTuple):
-    """A kind of device: the record of its best recipe, its plan alone, and the price of one for an hour."""
+    """A kind of device: the record of its best recipe, its plan alone, and the price of one device per hour."""
 
     record: Record
     recipe: str
@@ -64,15 +64,15 @@ class Offer(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """The cost of the plan of this kind alone, per hour."""
+        """The cost of the plan with this kind alone, per hour."""
         return self.per_hour * self.alone.devices
 
 
 def cheapest_mix(offers: Sequence[Offer], demand: Demand, tell: Tell | None = None) -> Mix | str:
-    """Return the cheapest mix of two kinds of devices that meets a demand, or say why there is none that is cheaper.
+    """Return the cheapest mix of two kinds of devices that meets a demand, or why none is cheaper.
 
-    For each pair of kinds, and each of up to 12 counts of the one, the fewest of the other are found with which the mix
-    meets the target. Batch limits are those of the plans of one kind, those beside them, and the fastest.
+    For each pair of kinds, and each of up to 12 counts of one kind, find the minimum of the other with which the mix
+    meets the target. Batch limits are those of the plans of one kind, the next smaller and larger, and the fastest.
     """
     if demand.spare:
         return "a mix is not searched with --spare"
@@ -107,15 +107,15 @@ class _Pair:
         for cost, count, least in sorted(self._candidates(few, bound))[:_TRIED]:
             if cost >= bound * _CHEAPER:
                 break
-            best = self._fewest(few, count, least, bound) or best
+            best = self._mix_with_fewest(few, count, least, bound) or best
             bound = best.cost_per_hour if best else bound
         return best
 
     def _candidates(self, few: int, bound: float) -> Iterator[tuple[float, int, int]]:
-        """Yield counts of the one kind, with the fewest of the other that may do, and with their cost first.
+        """Yield the cost of a mix, a count of one kind, and the least count of the other that may suffice.
 
-        A mix may do if its devices are more, in all, than a fleet of one kind that is one device short: each counts as
-        its share of the devices of its kind in such a fleet.
+        A mix may suffice if it has more devices than a fleet of one kind that is one device short, when each device
+        counts as its fraction of such a fleet of its kind.
         """
         many = 1 - few
         short = [offer.alone.devices - 1 for offer in self._pair]
@@ -127,13 +127,13 @@ class _Pair:
             if cost < bound * _CHEAPER:
                 yield cost, count, least
 
-    def _fewest(self, few: int, count: int, least: int, bound: float) -> Mix | None:
-        """Return the mix with the fewest of the other kind that meets the demand and costs less than a bound."""
+    def _mix_with_fewest(self, few: int, count: int, least: int, bound: float) -> Mix | None:
+        """Return the mix with the fewest of the other kind that meets the demand below a cost; None if none does."""
         left = bound * _CHEAPER - count * self._pair[few].per_hour
         low, high = least, ceil(left / self._pair[1 - few].per_hour) - 1
 
         def at(other: int) -> Mix | None:
-            return self._that_holds((count, other) if few == 0 else (other, count))
+            return self._mix_that_meets((count, other) if few == 0 else (other, count))
 
         best = at(high) if low <= high else None
         while best is not None and low < high:
@@ -142,8 +142,8 @@ class _Pair:
             best, low, high = (best, middle + 1, high) if found is None else (found, low, middle)
         return best
 
-    def _that_holds(self, counts: Counts) -> Mix | None:
-        """Return the mix of two counts with batch limits with which they meet the demand; None if none was found."""
+    def _mix_that_meets(self, counts: Counts) -> Mix | None:
+        """Return a mix of these counts with batch limits that meet the demand; None if none was found."""
         demand, judged = self._demand, 0
         floor_requests = LATE_REQUESTS / demand.goal.late
         most = _MOST_QUICK if is_quick(demand.server, demand.traffic) else _MOST
@@ -188,7 +188,7 @@ class _Pair:
 
 
 def _beside(search: Search, cap: int) -> Iterator[int]:
-    """Yield a batch limit, that of the highest throughput, and the next larger and the next smaller candidate."""
+    """Yield a batch limit, the one of the highest throughput, and the next larger and the next smaller candidate."""
     larger = [one for one in search.caps if one > cap][:1]
     smaller = [one for one in search.caps if one < cap][-1:]
     yield from dict.fromkeys([cap, max(search.caps, key=search.service.per_ms), *larger, *smaller])

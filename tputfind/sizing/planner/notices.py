@@ -1,4 +1,4 @@
-"""Notices beside a plan: what the record or the question leaves open."""
+"""Notices on a plan: gaps of the record or the demand that affect it."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _TOLD: Final = (
     "noise",
     "spread",
 )
-"""Kinds of notices of rows that bear on how long a batch takes."""
+"""Kinds of notices on rows that affect batch times."""
 _LISTED: Final = 3
 
 
 def notices(
     record: Record, outcome: Outcome, largest: int, demand: Demand, edge: Edge | None = None
 ) -> Iterator[Notice]:
-    """Yield what a record and a demand say against a plan; ``largest`` is the largest batch measured."""
+    """Yield the notices on a plan from its record and demand; ``largest`` is the largest batch measured."""
     if edge is not None:
-        yield _on_edge(edge, outcome, demand)
+        yield _edge_notice(edge, outcome, demand)
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
@@ -114,8 +114,8 @@ def notices(
         )
 
 
-def _on_edge(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
-    """Return the notice of a number that hangs on the share of late requests."""
+def _edge_notice(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
+    """Return the notice that the number of devices is sensitive to the late fraction."""
     late, longer_ms = 100 - demand.percentile, demand.network_ms + BESIDE * demand.target_ms
     more_late, fewer_late, longer = (None if number is None else number + demand.spare for number in edge)
     most = f"more than {2 * outcome.devices}" if fewer_late is None else f"{fewer_late}"

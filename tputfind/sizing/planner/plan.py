@@ -1,4 +1,4 @@
-"""Plans: the least fleet of each record for one demand, what stands beside it, and the best of several records."""
+"""Plans: the smallest fleet of each record for one demand, with its uncertainty, and the best of several records."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tputfind.units import echoed
 Ranking = Literal["cost", "devices", "rate", "target", "latency"]
 _RANKED: Final[dict[Solved, Ranking]] = {"rate": "rate", "slo": "target", "nothing": "latency"}
 _IN_OVERHEADS: Final = "copies", "no_overhead"
-"""Kinds of notices of what the overheads of a real server hold."""
+"""Kinds of notices about costs that the overheads of a real server include."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices by rules of thumb; None if one has no answer."""
+    """Devices by rules of thumb; None if a rule has no answer."""
 
     full_batches: Count
     naive: Count | None
@@ -44,19 +44,19 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
-    """The devices that a record's model takes to meet a demand, and how they then do.
+    """The devices with which a record's model meets a demand, and their performance.
 
-    ``fewest`` and ``most`` are the numbers of devices between which the true one lies with 90 %, by chance in streams
-    and record and by fleets that are undecided; ``most`` is None if no number is sure to meet the target, and both are
-    for given devices. ``holds`` says whether the target is met at the utilization allowed: given devices may miss it.
-    ``without_spare`` is how they do with the spare ones gone, None if none was asked for. ``fewer`` is the best that
-    one device less than that does, or up to 0.4 % of five hundred and more; None if there is but one. ``fewer_fails``
-    says whether it misses the target for sure. ``more_traffic`` is the same devices with 20 % more requests.
-    ``slope_ms`` and ``intercept_ms`` are of the line through the times of a batch. Of recorded arrivals only their
-    number is kept. Costs are None if the price is not known, and ``energy`` if the power of the devices is not.
-    ``cost_per_million`` is of requests. ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than this
-    plan; ``no_mix`` says why there is none. Both stand in the best plan of a model. ``observed`` is what logs of a real
-    server tell.
+    ``fewest`` and ``most`` are the 90 % range of the number of devices, by chance in streams and record and by
+    undecided fleets; ``most`` is None if no number is sure to meet the target, and both are None for given devices.
+    ``holds`` is whether the target is met at the allowed utilization: given devices may miss it. ``without_spare`` is
+    the outcome with the spare devices down, None without spare ones. ``fewer`` is the best outcome with one device less
+    than that (up to 0.4 % less from five hundred on); None if there is only one. ``fewer_fails`` is whether that
+    certainly misses the target. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
+    ``intercept_ms`` are those of the line through batch times. ``arrivals`` is the number of recorded arrivals, which
+    are not kept. Costs are None if the price is unknown, and ``energy`` if the power of the devices is.
+    ``cost_per_million`` is per million requests. ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than
+    this plan; ``no_mix`` is why there is none. Only the best plan of a model has either. ``observed`` are the overheads
+    from logs of a real server.
     """
 
     KIND = "plans"
@@ -92,20 +92,20 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def serving(self) -> Outcome:
-        """How the devices do that must meet the target: all, or those without the spare ones."""
+        """The outcome of the devices that must meet the target: all, or those without the spare ones."""
         return self.without_spare or self.outcome
 
     @property
     def answers(self) -> Answers:
-        """What is shown and saved of a plan by itself."""
+        """The answers with this plan alone, for its pages and files."""
         return Answers([self], [], "devices", [[self]], [])
 
 
 class Answers(NamedTuple):
-    """Plans, the best of each model first, why there is none of the other records, and what plans are ranked by.
+    """Plans, the best of each model first, the errors of records without a plan, and the ranking.
 
-    ``models`` are the plans of each model for themselves: one does not take the place of another. ``unplanned`` are the
-    models of which no record has a plan, with the reason of the first.
+    ``models`` are the plans of each model separately, because models cannot replace each other. ``unplanned`` are the
+    models without a plan for any record, with the error of the first.
     """
 
     plans: list[Plan]
@@ -116,7 +116,7 @@ class Answers(NamedTuple):
 
 
 class Plans(Result, list[Plan]):
-    """Plans, the best of each model first, and the answers that they are of."""
+    """Plans, the best of each model first, and the answers that they belong to."""
 
     KIND = "plans"
     __slots__ = ("answers",)
@@ -127,7 +127,7 @@ class Plans(Result, list[Plan]):
 
 
 class Together(msgspec.Struct, frozen=True, kw_only=True):
-    """What the best plans of different models come to, each with devices of its own; the cost if all have one."""
+    """The sum of the best plans of different models, each with devices of its own; the cost if all have one."""
 
     devices: Count
     cost_per_hour: Above0 | None = None
@@ -135,21 +135,22 @@ class Together(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> Plans:
-    """Return how many devices each record's model takes for a stream of requests, the best first.
+    """Return the number of devices that each record's model needs for a stream of requests, the best plan first.
 
     Plans of different models are no alternatives: those of the first record's model come first.
 
     Args:
-        records: what was measured, as ``find`` or ``load_record`` returns it. Of devices that were busy together, give
+        records: measurements, as ``find`` or ``load_record`` returns them. For devices that were busy together, pass
             those records, and none of the same devices alone.
-        prices: of devices; if all records' have one, the cheapest is the best, else the one with the fewest devices.
-        options: the command line's of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are
-            requests per second and milliseconds; ``gaps`` are times between recorded requests. With ``devices=4`` and
-            one of ``rate`` and ``slo``, the other is the answer, in ``plan.demand``; with both, ``plan.holds`` is.
+        prices: of devices; if all records have one, the cheapest plan is the best, else the one with the fewest
+            devices.
+        options: options of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are requests per
+            second and milliseconds; ``gaps`` are times between recorded requests. With ``devices=4`` and one of
+            ``rate`` and ``slo``, the other is the answer, in ``plan.demand``; with both, ``plan.holds`` is.
 
     Raises:
-        BadRequest: the options, or all of the records, do not allow it.
-        NoPlan: no number of devices meets the demand, whichever the record.
+        BadRequest: an option is wrong, or no record can be planned with.
+        NoPlan: no number of devices meets the demand for any record.
     """
     if not records:
         raise BadRequest("no record to size from")
@@ -162,7 +163,7 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> P
 
 
 def _checked(prices: Sequence[Price]) -> Sequence[Price]:
-    """Return prices as they are; BadRequest if they cannot be those of devices."""
+    """Return the prices; raise BadRequest if they are not valid prices of devices."""
     if not isinstance(prices, (list, tuple)):
         raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, and no list of Price")
     for place, price in enumerate(prices):
@@ -182,9 +183,9 @@ def answers(
     tell: Tell | None = None,
     logs: Sequence[Log] = (),
 ) -> Answers:
-    """Return the plans of records, and the errors of those that have none: ``NoPlan``, or rows that cannot tell.
+    """Return the plans of records, and the errors of those without one: ``NoPlan``, or unsuitable rows.
 
-    ``tell`` is told now and then what is simulated. ``logs`` are of the server, on a device of the only record.
+    ``tell`` gets a message before each simulation. ``logs`` are of the server, on a device of the only record.
     """
     models: dict[Hashable, list[tuple[Record, Plan]]] = {requests_key(record): [] for record in records}
     without: list[tuple[Record, TputfindError]] = []
@@ -203,7 +204,7 @@ def answers(
 
 
 def _ranking(demand: Demand, plans: Sequence[Plan]) -> Ranking:
-    """Return what plans are ranked by: by cost if all of them have one, in one currency."""
+    """Return the ranking of plans: by cost if all have a price in one currency."""
     if demand.devices is not None:
         return _RANKED[demand.solve]
     currencies = {each.price.currency if each.price else None for each in plans}
@@ -211,7 +212,7 @@ def _ranking(demand: Demand, plans: Sequence[Plan]) -> Ranking:
 
 
 def _ranked(plans: Sequence[tuple[Record, Plan]], demand: Demand, ranked_by: Ranking, tell: Tell | None) -> list[Plan]:
-    """Return the plans of one model, the best first; it has the cheapest mix if they are of several kinds."""
+    """Return the plans of one model, the best first; that one gets the cheapest mix if there are several kinds."""
     ranked = sorted(plans, key=lambda each: _merit(each[1], ranked_by))
     listed = [each for _, each in ranked]
     if ranked_by == "cost" and len({each.device_name for each in listed}) > 1:
@@ -227,7 +228,7 @@ def _ranked(plans: Sequence[tuple[Record, Plan]], demand: Demand, ranked_by: Ran
 
 
 def _merit(plan: Plan, ranked_by: Ranking) -> tuple[bool, float]:
-    """Return what plans are sorted by: of given devices those that hold come first, the best answer before others."""
+    """Return the sort key of plans: those that meet the target come first, the best answer before others."""
     merits: dict[Ranking, float] = {
         "cost": plan.cost_per_hour or 0.0,
         "devices": plan.outcome.devices,
@@ -239,7 +240,7 @@ def _merit(plan: Plan, ranked_by: Ranking) -> tuple[bool, float]:
 
 
 def together(found: Answers) -> Together | None:
-    """Return what different models take together; None of one model, of given devices, or if one has no plan."""
+    """Return the sum over different models; None for one model, for given devices, or if a model has no plan."""
     best = [of[0] for of in found.models]
     if len(best) < 2 or found.unplanned or found.ranked_by not in ("cost", "devices"):  # several
         return None
@@ -252,13 +253,13 @@ def together(found: Answers) -> Together | None:
 
 
 def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell | None = None) -> Plan:
-    """Return the least number of devices whose percentile of latency is within the target, and the best batch limit.
+    """Return the least number of devices whose latency percentile is within the target, and the best batch limit.
 
-    For a given number of devices, return how they do: at the rate and target given, or at the highest rate or the
-    tightest target that they bear.
+    For a given number of devices, return their performance: at the given rate and target, or at the highest rate or the
+    tightest target that they can meet.
 
     Raises:
-        BadRequest: the record has no rows that tell.
+        BadRequest: the record has no rows with service times.
         NoPlan: no number of devices meets the demand.
     """
     demand = solved(record, demand, tell)
@@ -269,7 +270,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         bounds = range_of(search, serving)
     else:
         serving = search.with_room(demand.devices - demand.spare)
-        if demand.spare and not search.holds(serving):  # the server is set to what serves while none is gone
+        if demand.spare and not search.holds(serving):  # the batch limit is that of the full fleet
             serving = search.judge(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
     fewest, most = (None if bound is None else bound + demand.spare for bound in bounds)
     fewer = search.fewer(serving.devices)
@@ -319,10 +320,10 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
 def plan_by_logs(
     record: Record, demand: Demand, logs: Sequence[Log], price: Price | None = None, tell: Tell | None = None
 ) -> Plan:
-    """Return the plan of a server whose overheads are known from logs: its range holds what these leave open.
+    """Return the plan of a server with overheads from logs; its range includes their uncertainty.
 
     Raises:
-        BadRequest: the logs do not tell, or the question does not go with them.
+        BadRequest: the logs cannot determine the overheads, or the demand excludes logs.
         NoPlan: no number of devices meets the demand.
     """
     if demand.traffic.has_several_samples:
@@ -341,16 +342,16 @@ def plan_by_logs(
 
 
 def calibration_of(record: Record, demand: Demand, logs: Sequence[Log]) -> Calibration:
-    """Return what a server adds by its logs; errors as for ``calibrate``."""
+    """Return the overheads of a server from its logs; errors as for ``calibrate``."""
     cap = demand.largest_batch(service_times_of(record).largest)
     return calibrate(record, demand.server._replace(limit=inf, per_answer_ms=0.0), cap, logs, demand.seed)
 
 
 def with_estimate(demand: Demand, estimate: Estimate) -> Demand:
-    """Return the demand with overheads, and what passes beside the queue as time of the network.
+    """Return the demand with overheads; time in transit is added to that of the network.
 
     Raises:
-        BadRequest: that leaves nothing of the target.
+        BadRequest: the network takes all of the target.
     """
     network_ms = demand.network_ms + estimate.beside
     if network_ms >= demand.slo_ms:
@@ -362,7 +363,7 @@ def with_estimate(demand: Demand, estimate: Estimate) -> Demand:
 
 
 def _least_or_none(record: Record, demand: Demand, estimate: Estimate, tell: Tell | None) -> int | None:
-    """Return the least number of devices with the spare ones; None if no number does."""
+    """Return the least number of devices, including the spare ones; None if no number suffices."""
     try:
         return Search(record, with_estimate(demand, estimate), tell).least().devices + demand.spare
     except (NoPlan, BadRequest):

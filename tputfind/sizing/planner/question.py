@@ -1,4 +1,4 @@
-"""The question of a planner: its options read and checked, and what they say of traffic, server and target."""
+"""The demand on a planner: its options, validated, and the traffic, server and target that they define."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ MOST_DEVICES: Final = 10_000_000
 """Maximum devices of a plan."""
 LOWEST_RATE: Final = 1e-9
 HIGHEST_RATE: Final = 1e12
-"""Requests per second: from one in thirty years on."""
+"""Requests per second; the lowest rate is one request in thirty years."""
 _SHORTEST_DELAY_MS: Final = 1e-3
 PRESETS: Final[dict[str, Overheads]] = {
     "mosec": Overheads(0.465, 0.0457),
     "litserve": Overheads(0.582, 0.155, 0.391),
 }
-"""Overheads measured here, of ViT-L/16 on an H200 (``results/nvidia-h200/serving``)."""
+"""Overheads of servers, measured with ViT-L/16 on an H200 (``results/nvidia-h200/serving``)."""
 Solved = Literal["devices", "rate", "slo", "nothing"]
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests come, the server, and what is expected of the answers. Build it with ``read_demand``.
+    """The traffic, the server, and the target for its answers. Build it with ``read_demand``.
 
     ``burstiness`` is the coefficient of variation of interarrival times: 1 is a Poisson stream, 0 an even one. ``gaps``
-    are recorded interarrival times in any unit: they give the stream its shape, and ``rate_per_s`` its rate.
-    ``samples_per_request`` are numbers of samples, each with its share of the requests; ``counts`` those of the
-    recorded ones. ``network_ms`` is taken off the latency target.
+    are recorded interarrival times in any unit: they set the shape of the stream, and ``rate_per_s`` its rate.
+    ``samples_per_request`` are numbers of samples, each with its fraction of the requests; ``counts`` are the
+    samples of each recorded request. ``network_ms`` is subtracted from the latency target.
 
     ``solve`` names the answer: the least number of devices, or, for given devices, the highest rate or the tightest
-    target (``rate_per_s`` or ``slo_ms`` then stands for the answer), or nothing but how they do. The target is met with
-    ``spare`` devices gone, at a utilization of at most ``max_utilization``. At most ``max_queue`` requests wait in a
+    target (``rate_per_s`` or ``slo_ms`` is then a placeholder), or only their performance. The target is met with
+    ``spare`` devices down, at a utilization of at most ``max_utilization``. At most ``max_queue`` requests wait in a
     queue. ``max_ongoing`` bounds the batch of a replica.
     """
 
@@ -94,7 +94,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mean_samples(self) -> float:
-        """Samples per request, on average."""
+        """Mean samples per request."""
         return self.traffic.mean_samples
 
     @property
@@ -104,12 +104,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wait_ms(self) -> float:
-        """How long the batcher lets a batch wait for more requests."""
+        """How long the batcher lets a batch wait for more requests, in ms."""
         return self.profile.delay_ms if self.delay_ms is None else self.delay_ms
 
     @property
     def server(self) -> Server:
-        """The server as it is set."""
+        """The configured server."""
         return Server(
             self.batcher,
             self.wait_ms,
@@ -121,35 +121,35 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overheads(self) -> Overheads:
-        """What the server adds to the model's own time."""
+        """The overheads of the server."""
         return Overheads(self.overhead_per_batch_ms, self.overhead_per_request_ms, self.overhead_per_answer_ms)
 
     @property
     def target_ms(self) -> float:
-        """What the network leaves of the latency target."""
+        """The latency target without the network's time, in ms."""
         return self.slo_ms - self.network_ms
 
     @property
     def goal(self) -> Goal:
-        """What is judged."""
+        """The target that a simulation is judged by."""
         return Goal(self.target_ms, self.percentile)
 
     @property
     def utilization_allowed(self) -> float:
-        """The highest utilization. A queue with a limit is steady at any: it refuses what is too much."""
+        """The highest utilization. A queue with a limit is stable at any, because it refuses the excess."""
         return inf if self.max_queue is not None and self.max_utilization == 1 else self.max_utilization
 
     @property
     def most_ongoing(self) -> int | None:
-        """How many requests a device may have, and so its largest batch; None if nothing bounds that."""
+        """Maximum requests of a device, and so its largest batch; None if unbounded."""
         return self.max_ongoing or self.profile.max_ongoing
 
     def keeps_up_at(self, utilization: float) -> bool:
-        """Whether devices keep up at a utilization, and may have it."""
+        """Whether devices keep up at a utilization, and it is allowed."""
         return (utilization < 1 or self.max_queue is not None) and utilization <= self.utilization_allowed
 
     def largest_batch(self, measured: int) -> int:
-        """Return the largest batch limit that is allowed, of those up to the largest batch that was measured."""
+        """Return the largest allowed batch limit, given the largest batch that was measured."""
         return min((measured, *filter(None, (self.max_batch_size, self.most_ongoing))))
 
     def with_overheads(self, overheads: Overheads) -> Demand:
@@ -157,7 +157,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **{f"overhead_{name}": ms for name, ms in overheads._asdict().items()})
 
     def __post_init__(self) -> None:
-        """Check what no single field shows."""
+        """Check fields against each other."""
         profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
         is_delay = {
             "any": True,
@@ -186,12 +186,12 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_demand(options: Mapping[str, object]) -> Demand:
-    """Return the demand that options describe, by name with underscores; None means: not given.
+    """Return the demand that options describe, by name with underscores; None means not given.
 
-    They are as a command line writes them (text), or as Python code would: numbers per second, and milliseconds.
+    Values are text as on a command line, or Python values: numbers per second, and milliseconds.
 
     Raises:
-        BadRequest: one or more are wrong, or missing; its message names them all.
+        BadRequest: one or more are wrong or missing; its message names them all.
     """
     missing = [name for name in _QUESTIONS if options.get(name) is None]
     read, problems = values.fields_of(options, _READERS)
@@ -216,7 +216,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
 
 
 def read_overhead(value: object) -> Overheads:
-    """Read what a server adds: ``0.5ms+0.05ms`` for a batch and each request, and perhaps an answer; or a preset.
+    """Read overheads: ``0.5ms+0.05ms`` per batch and per request, optionally a third per answer; or a preset.
 
     Raises:
         ValueError: it is neither; in Python a sequence of such times is read too.
@@ -238,7 +238,7 @@ def _utilization(value: object) -> float:
 
 
 def _delay(value: object) -> float:
-    """Read a duration that no clock is too coarse for."""
+    """Read a duration in ms: 0, or long enough for clocks."""
     delay_ms = values.ms(value)
     if 0 < delay_ms < _SHORTEST_DELAY_MS:
         raise ValueError(f"{delay_ms:g} ms is neither 0 nor at least 1us")
@@ -247,7 +247,7 @@ def _delay(value: object) -> float:
 
 _QUESTIONS: Final = "rate", "slo", "devices"
 _UNKNOWN: Final[dict[str, object]] = {"rate_per_s": 1.0, "slo_ms": 1e12}
-"""Stand for the answer until it is known."""
+"""Placeholders for the answer until it is known."""
 _READERS: Final[dict[str, tuple[str, values.Reader]]] = {
     "rate": ("rate_per_s", values.number_within(LOWEST_RATE, HIGHEST_RATE, values.rate)),
     "slo": ("slo_ms", values.positive_ms),

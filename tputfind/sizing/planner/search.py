@@ -1,4 +1,4 @@
-"""The search for the least fleet that meets a demand: how many devices, and batches up to which size."""
+"""The search for the smallest fleet that meets a demand: the number of devices, and the largest batch."""
 
 from __future__ import annotations
 
@@ -19,84 +19,85 @@ from tputfind.sizing.planner.question import MOST_DEVICES, Demand
 
 MORE_TRAFFIC: Final = 1.2
 LATE_REQUESTS: Final = 200
-"""Least late requests expected in a judgement, at the share that the target allows."""
+"""Minimum expected late requests in a judgement, at the fraction that the target allows."""
 _MOST_QUICK, _MOST = 6e6, 1e6
 """Maximum requests of a judgement, batch by batch and request by request; keeps it within some seconds."""
 _PILOT: Final = 0.15
-"""Requests of a pilot, as a share of the least of a judgement."""
+"""Minimum requests of a pilot, as a fraction of those of a judgement."""
 _LONGER, _NEAR_TARGET = 3, 0.98
-"""Times the most requests for fewer devices that stay undecided with a percentile below this share of the target."""
+"""Factor on the maximum requests for fewer devices that stay undecided, with a percentile below this fraction of the
+target."""
 _MOST_LONGER: Final = 2
 """Maximum longer judgements of a search; keeps it within some seconds."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 CELL, _PILOT_CELL = 256, 128
-"""Maximum devices behind a router, or one queue, that are simulated together. Pilots of fewer would take large fleets
-near saturation for late.
+"""Maximum devices behind a router, or one queue, that are simulated together. Pilots with a smaller
+cell would overestimate the late requests of large fleets near saturation.
 """
 _PHASES_QUICK, _PHASES = 40, 12
 """Length of each replication of a pilot in usual batch times."""
 _JUDGED_TO_QUICK, _JUDGED_TO = 0.004, 0.02
-"""Standard error of the late share, as a share of the allowed one, from which on more replications tell little."""
+"""Standard error of the late fraction, relative to the allowed one, below which more replications add little."""
 _HALF_WIDTH: Final = 0.03
-"""Half-width of a percentile's interval, as a share, for which replications of a fleet that meets the target go on."""
+"""Wanted relative half-width of a percentile's interval in replications of a fleet that meets the target."""
 _MOST_MORE_TRAFFIC: Final = 100_000
-"""Maximum requests that serve the row of more traffic."""
+"""Maximum requests for the outcome with more traffic."""
 _PILOT_ERRORS, _PILOT_ERROR = 3.0, 0.05
-"""Batch limits are judged whose pilot has so many standard errors more late requests than allowed; an error is no less
-than the second, as a share of the allowed ones.
+"""A batch limit is judged if its pilot exceeds the allowed late fraction by at most this many standard errors; an error
+counts as at least the second, relative to the allowed fraction.
 """
 _AS_WELL: Final = 0.05
-"""A measured batch size is preferred to a batch limit if its percentile is longer by this share at the most."""
+"""A measured batch size is preferred to another batch limit if its percentile is longer by at most this fraction."""
 _JUDGED_QUICK, _JUDGED = (4, 2), (3, 2)
-"""Maximum batch limits that are judged for one number of devices, and that stay undecided."""
+"""Maximum batch limits that are judged for one number of devices, and that may stay undecided."""
 _NEARLY: Final = 1.1
-"""Times the allowed late requests up to which batch limits beside one are judged too."""
+"""Factor on the allowed late requests up to which neighbouring batch limits are judged too."""
 _FEW: Final = 12
-"""Batch limits up to this are all candidates; larger ones lie a share apart."""
+"""Batch limits up to this are all candidates; larger ones differ by a constant factor."""
 _APART: Final = 1.12
 _COARSE: Final = 4
 """Candidates from one that is tried first to the next."""
 _SCANNED: Final = 1.1
-"""Up to so many times as many devices, and down to as many fewer, only those near the last ones are tried."""
+"""Factor on the number of devices within which only the neighbourhood of the last minima is tried."""
 _MINIMA: Final = 2
-"""Batch limits around which others are tried: small batches may be as good as those of about the delay."""
+"""Batch limits around which others are tried: small batches may be as good as those that fill in about the delay."""
 _PARTS: Final = 32
-"""Batches that an average request is split into by the smallest batch limit that is tried."""
+"""Maximum batches into which the smallest batch limit splits an average request."""
 _MOST_PARTS: Final = 100
-"""If even the largest batch splits a request into more, it is not simulated."""
+"""Requests that even the largest batch splits into more are not simulated."""
 _MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
 """Maximum samples of a judgement, if each is batched by itself."""
 _EXACTLY: Final = 250
-"""Numbers of devices are found to one in so many."""
+"""The number of devices is exact to one in this many."""
 _SECOND_STEP: Final = 32
-"""The third number of devices that is tried differs by one in so many from the second."""
+"""The third number of devices that is tried differs from the second by at least one in this many."""
 _ALIKE: Final = 2
-"""Up to so many times as many devices, and down to as many fewer, the best batch limit is near the last one."""
+"""Factor on the number of devices within which the best batch limit is near the last one."""
 _BUSIEST: Final = 3
-"""Least numbers of devices that are judged even if pilots say that it takes more than twice as many."""
+"""Smallest numbers of devices that are judged even if pilots need more than twice as many."""
 _HOPE: Final = 16
-"""If this many more devices make no difference, the most are tried next."""
+"""Step from which on the maximum number of devices is tried too."""
 _BUSY: Final = 0.5
 """Above this utilization more devices would help."""
 _ERRORS: Final = 2.0
 """Standard errors by which lone requests must be in time more often than the target asks."""
 _PILOTS, _JUDGEMENTS, _MORE = 0, 1, 2
-"""Tell streams apart."""
+"""Separate the random streams of the three kinds of simulation."""
 
 Tell = Callable[[str], None]
-"""Is told what is simulated, before each fleet."""
+"""Called with a text before each simulation."""
 
 
 class Search:
-    """The search for the least number of devices. What was simulated once is not again."""
+    """The search for the least number of devices. It keeps every simulated outcome."""
 
     def __init__(
         self, record: Record, demand: Demand, tell: Tell | None = None, service: ServiceTimes | None = None
     ) -> None:
-        """Take a record, a demand, and who is told; service times that are not those of the record's own samples.
+        """Take a record, a demand, a progress callback, and service times, if not those of the record's own samples.
 
         Raises:
-            BadRequest: the record has no rows that tell, or no batch takes the requests.
+            BadRequest: the record has no rows with service times, or no batch can take the requests.
         """
         self.record, self.demand, self._tell = record, demand, tell
         self.service = service or service_times_of(record, demand.overheads, demand.traffic, is_whole=demand.is_whole)
@@ -114,12 +115,12 @@ class Search:
         self._longer = 0
 
     def at(self, **changed: object) -> Search:
-        """Return a search with other fields of the demand, and the same service times."""
+        """Return a search with changed fields of the demand, and the same service times."""
         return Search(self.record, msgspec.structs.replace(self.demand, **changed), self._tell, self.service)
 
     @cached_property
     def caps(self) -> list[int]:
-        """The candidates for the largest batch, rising: sizes measured, those of rules of thumb, and some between.
+        """The candidates for the largest batch, rising: measured sizes, those of rules of thumb, and some between.
 
         Raises:
             NoPlan: not even a lone request is answered in time.
@@ -144,17 +145,17 @@ class Search:
 
     @property
     def most_share(self) -> float:
-        """The highest utilization of devices that meet the demand: as many requests may be refused as may be late."""
+        """The highest utilization that can meet the demand; with a queue limit, late requests may be refused ones."""
         demand = self.demand
         return demand.max_utilization if demand.utilization_allowed < inf else 100 / demand.percentile
 
     def least(self) -> Outcome:
         """Return the least number of devices that meets the demand, with the batch limit that leaves the most room.
 
-        Pilots say where it lies, and judgements which it is.
+        Pilots find its neighbourhood, and judgements decide.
 
         Raises:
-            NoPlan: none does.
+            NoPlan: no number of devices meets the demand.
         """
         self.check_lone_requests()
         lowest = self.keeping_up(1.0)
@@ -178,20 +179,20 @@ class Search:
         return self.with_room(least_number(self._meets_at_length, devices, lowest, devices) or devices)
 
     def fewer(self, devices: int) -> Outcome | None:
-        """Return how the next smaller number of devices does; None if there is none."""
+        """Return the outcome of the next smaller number of devices; None if there is none."""
         least = devices - step_at(devices)
         number = max((number for number in self._best if least < number < devices), default=least)
         return self.best(number).outcome if number else None
 
     def check_lone_requests(self) -> None:
-        """Raise NoPlan if lone requests are in time no more often than they must be, as far as chance tells.
+        """Raise NoPlan if lone requests meet the target no more often than needed, within the error of simulations.
 
-        No simulation, however long, could then say that the target is met.
+        No simulation could then show that the target is met.
         """
         demand, share = self.demand, self.demand.percentile / 100
         curve = self.service.curve_ms(1) + demand.overhead_per_answer_ms
         spare = float(np.mean(curve <= demand.target_ms)) - share
-        # If requests stay whole, the least that one takes is by its samples.
+        # If requests stay whole, the minimum time of each depends on its samples.
         if self.caps and not demand.is_whole and spare <= _ERRORS * sqrt(share * (1 - share) / (100 * self._floor)):
             raise NoPlan(
                 f"no fleet is sure to meet the target: no more than {demand.percentile:g} % of lone requests are "
@@ -200,25 +201,25 @@ class Search:
             )
 
     def holds(self, outcome: Outcome) -> bool:
-        """Whether a fleet meets the target at the utilization allowed."""
+        """Whether a fleet meets the target at the allowed utilization."""
         return outcome.utilization <= self.demand.utilization_allowed and outcome.meets_target
 
     def keeping_up(self, slower: float) -> int:
-        """Return the least number that keeps up at the utilization allowed if batches take longer by that factor."""
+        """Return the least number that keeps up at the allowed utilization if batches take longer by a factor."""
         per_ms = max(map(self.service.per_ms, self.caps))
         each = self.demand.rate_per_s / 1000 * self.demand.mean_samples / per_ms
         return max(1, ceil(each * slower / self.most_share * (1 - 1e-12)))
 
     def may_meet(self, devices: int, margin: float = 1.0, rate_per_s: float | None = None) -> bool:
-        """Whether a pilot of so many devices meets a multiple of the target with some batch limit.
+        """Whether a pilot of this many devices meets ``margin`` times the target with some batch limit.
 
-        It is at the demand's rate, or at another.
+        Its rate is ``rate_per_s``, or the demand's.
         """
         target_ms = margin * self.demand.target_ms
         return self._may(devices, rate_per_s or self.demand.rate_per_s, lambda pilot: pilot.tail_ms <= target_ms)
 
     def may_have_late(self, devices: int, times: float) -> bool:
-        """Whether a pilot of so many devices has no more late requests than a multiple of those allowed."""
+        """Whether a pilot of this many devices has at most ``times`` the allowed late requests."""
         late = times * self.demand.goal.late
         return self._may(devices, self.demand.rate_per_s, lambda pilot: pilot.late <= late)
 
@@ -226,14 +227,14 @@ class Search:
         return any(is_enough(pilot.outcome) for pilot in self._ranked(devices, rate_per_s, is_enough))
 
     def best(self, devices: int) -> Simulated:
-        """Return how a number of devices does with the first batch limit that meets the target, or with the best.
+        """Return the outcome of a number of devices with the first batch limit that meets the target, or with the best.
 
-        Those are judged whose pilots are the best, and those beside the best one judged.
+        The batch limits with the best pilots are judged, and the neighbours of the best one judged.
         """
         if devices not in self._best:
             rate_per_s = self.demand.rate_per_s
             pilots = {one.outcome.batch_cap: one for one in self._ranked(devices, rate_per_s)}
-            if not pilots:  # with no batch limit they keep up: the one that does the most
+            if not pilots:  # no batch limit keeps up: take the highest throughput
                 return self.judge(devices, max(self.caps, key=self.service.per_ms))
             before, last = self._nearest
             last = last if before / _ALIKE <= devices <= before * _ALIKE else 0
@@ -257,14 +258,14 @@ class Search:
         return self._best[devices]
 
     def _next_to_judge(self, pilots: Mapping[int, Simulated], judged: Sequence[Simulated], first: int) -> int | None:
-        """Return the batch limit that is judged next; None if the pilots of all others miss the target."""
+        """Return the batch limit to judge next; None if the pilots of all others miss the target."""
 
         def order(cap: int) -> tuple[bool, bool, float, float, int]:
-            # Near saturation no simulation is long enough; batch limits that leave more of a device's time may be.
+            # Near saturation no simulation is long enough; batch limits with a lower utilization may allow one.
             return not self._can_tell(pilots[cap], self._most), cap != first, *_merit_of_pilot(pilots[cap])
 
         done = [one.outcome.batch_cap for one in judged]
-        # Batch limits above the largest batch that came are all alike.
+        # Batch limits above the largest batch that occurred are all alike.
         most = min((one.largest_batch for one in judged if one.largest_batch < one.outcome.batch_cap), default=inf)
         near = [cap for cap, one in pilots.items() if cap not in done and cap < most and self._may_meet(one.outcome)]
         return min(
@@ -272,7 +273,7 @@ class Search:
         )
 
     def _beside(self, devices: int, cap: int) -> list[int]:
-        """Return the candidates beside a batch limit, and those halfway to them."""
+        """Return the neighbouring candidates of a batch limit, and those halfway to them."""
         smaller = max((one for one in self.caps if one < cap), default=cap)
         larger = min((one for one in self.caps if one > cap), default=cap)
         beside = {smaller, (smaller + cap) // 2, (cap + larger) // 2, larger} - {cap}
@@ -287,10 +288,10 @@ class Search:
         return [pilot.outcome.batch_cap for pilot in self._ranked(devices, self.demand.rate_per_s)[: _JUDGED[0]]]
 
     def with_room(self, devices: int) -> Outcome:
-        """Return so many devices with the batch limit that bears 20 % more traffic best, among those that are judged to
-        meet the target; the best one if none is.
+        """Return the outcome of the batch limit that bears 20 % more traffic best, if it is judged to meet the target.
 
-        Batch limits that then still meet the target are equal. A measured batch size is preferred to one between.
+        Batch limits that then still meet the target are equal. A measured batch size is preferred to one between. If
+        none of the first few meets the target, return the best outcome.
         """
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
         best = self.best(devices)
@@ -313,15 +314,16 @@ class Search:
         return best.outcome
 
     def judge(self, devices: int, cap: int, longer: float = 1.0) -> Simulated:
-        """Return how a fleet does, in as many replications as it takes to say; its pilot, if none would say more.
+        """Return the outcome of a fleet after as many replications as a verdict needs; its pilot, if none would decide.
 
-        Above 1, ``longer`` is how many times the most requests and the widest interval are, and it is judged anew.
+        If ``longer`` is above 1, it is a factor on the maximum requests and the widest interval, and the fleet is
+        judged again.
         """
         key = devices, cap
         if longer > 1 or key not in self._judged:
             pilot, most = self.pilot(devices, cap), longer * self._most
             if self._can_tell(pilot, most):
-                # Less is known of the share of late requests if few may be late.
+                # The late fraction is known less well if few requests may be late.
                 near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
                     2.0, sqrt(0.01 / self.demand.goal.late)
                 )
@@ -336,7 +338,7 @@ class Search:
         return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, CELL, tail_ms)
 
     def with_more_traffic(self, outcome: Outcome) -> Outcome:
-        """Return how the same devices do under 20 % more traffic."""
+        """Return the outcome of the same devices under 20 % more traffic."""
         rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
         effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, CELL)
         return self._simulated(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
@@ -350,10 +352,10 @@ class Search:
         return self.holds(self.best(devices).outcome)
 
     def _meets_at_length(self, devices: int) -> bool:
-        """Whether so many devices meet the demand; if that is undecided, but not near, by a longer judgement."""
+        """Whether this many devices meet the demand, after a longer judgement if undecided but not near the target."""
         outcome = self.best(devices).outcome
         is_near = outcome.tail_ms >= _NEAR_TARGET * self.demand.target_ms
-        # Small batches take as long as some requests.
+        # Small batches take as long to simulate as some requests.
         longer = _LONGER / (1 + _LONGER / outcome.mean_batch)
         if outcome.verdict == "undecided" and not is_near and longer > 1 and self._longer < _MOST_LONGER:
             self._longer += 1
@@ -361,12 +363,12 @@ class Search:
         return self._meets(devices)
 
     def undecided_below(self, devices: int) -> int:
-        """Return the least number of devices, below a number, from which on all that were judged are undecided."""
+        """Return the least judged number of devices above all that miss the target; ``devices`` if there is none."""
         misses = max((fewer for fewer in self._best if self._best[fewer].outcome.verdict == "misses"), default=0)
         return min((fewer for fewer in self._best if misses < fewer), default=devices)
 
     def pilot(self, devices: int, cap: int, rate_per_s: float | None = None) -> Simulated:
-        """Return how a fleet does in a short simulation, at the demand's rate or at another."""
+        """Return the outcome of a short simulation of a fleet, at the demand's rate or at another."""
         key = devices, cap, rate_per_s or self.demand.rate_per_s
         if key not in self._pilots:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
@@ -383,22 +385,22 @@ class Search:
         return simulate(self.fleet(devices, cap, rate_per_s), demand.goal, effort, (demand.seed, stream))
 
     def fleet(self, devices: int, cap: int, rate_per_s: float) -> Fleet:
-        """Return so many devices with a batch limit, under a rate."""
+        """Return this many devices with a batch limit, under a rate."""
         demand = self.demand
         return Fleet([Kind(devices, cap, self.service)], rate_per_s, demand.server, demand.traffic)
 
     def keeps_up(self, devices: int, cap: int, rate_per_s: float) -> bool:
-        """Whether a fleet bears a rate at the utilization allowed."""
+        """Whether a fleet keeps up with a rate at the allowed utilization."""
         return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
     def _ranked(
         self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool] | None = None
     ) -> list[Simulated]:
-        """Return pilots of so many devices, the best first, up to the first that is good enough.
+        """Return pilots of this many devices, the best first, up to the first that is good enough.
 
-        They are of every few candidates, then of those beside the two best local minima; for about as many devices as
-        before only of those beside the last ones. If a good enough one will do, the last best one comes first. Of batch
-        limits that no batch comes near only the largest is among them.
+        Every few candidates are tried, then the neighbours of the two best local minima; for about as many devices as
+        before, only the neighbours of the last minima. With ``is_enough``, the last best candidate is tried first.
+        Batch limits that no batch reaches share one pilot.
         """
         caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
         found = dict[int, Simulated]()
@@ -430,7 +432,7 @@ class Search:
     def _try(
         self, devices: int, caps: Sequence[int], place: int, rate_per_s: float, found: dict[int, Simulated]
     ) -> None:
-        """Make the pilot of a candidate, unless one with a larger batch limit had no batch as large."""
+        """Run the pilot of a candidate, unless that of a larger batch limit had no batch as large and serves both."""
         for larger, pilot in found.items():
             if larger > place and pilot.largest_batch < caps[place]:
                 found[place] = pilot
@@ -449,7 +451,7 @@ class Search:
 
 
 def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
-    """Order outcomes, the best first."""
+    """Return a sort key of outcomes, the best first."""
     outcome = one.outcome
     return not outcome.meets_target, outcome.verdict == "misses", outcome.late, outcome.tail_ms
 
@@ -463,7 +465,7 @@ def _nearest(caps: Sequence[int], cap: int) -> int:
 
 
 def _minima(merits: Mapping[int, tuple[float, ...]]) -> list[int]:
-    """Return the places whose merit none beside them excels, the best first; of equal ones the first."""
+    """Return the places of local minima of the merit, the best first; of equal ones the first."""
     order, least = sorted(merits), dict[tuple[float, ...], int]()
     for number, place in enumerate(order):
         if merits[place] == min(merits[near] for near in order[max(0, number - 1) : number + 2]):
@@ -472,14 +474,14 @@ def _minima(merits: Mapping[int, tuple[float, ...]]) -> list[int]:
 
 
 def step_at(devices: int) -> int:
-    """Return to how many devices a number is found: from five hundred on to 0.4 %."""
+    """Return the resolution of a number of devices: 0.4 % from five hundred on."""
     return max(1, devices // _EXACTLY)
 
 
 def least_number(meets: Callable[[int], bool], start: int, lowest: int, most: int = MOST_DEVICES) -> int | None:
-    """Return the least number from ``lowest`` on that meets, if all above do: by ever longer steps from ``start``.
+    """Return the least number from ``lowest`` on that meets, if all above do, by growing steps from ``start``.
 
-    It is found to ``step_at``. None if none does, as far as the most and those tried on the way say.
+    It is exact to ``step_at``. None if neither ``most`` nor a number tried on the way meets.
     """
     step = step_at(start)
     if meets(start):
@@ -504,10 +506,10 @@ def least_number(meets: Callable[[int], bool], start: int, lowest: int, most: in
 
 
 def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
-    """Return the smallest batch limit that is tried, of those up to the most.
+    """Return the smallest batch limit to try, up to ``most``.
 
     Raises:
-        BadRequest: none can take the requests.
+        BadRequest: no batch up to ``most`` can take the requests, or each would be split into too many.
     """
     largest = demand.samples_per_request[-1][0]
     if demand.is_whole and largest > most:
@@ -528,7 +530,7 @@ def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
 
 
 def alone_ms(service: ServiceTimes, demand: Demand) -> float:
-    """Return the percentile of the latency of lone requests; of split ones, that of one of their samples."""
+    """Return the latency percentile of lone requests, in ms; for split requests, that of one sample."""
     share = demand.percentile / 100
     if not demand.is_whole:
         return float(np.quantile(service.curve_ms(1), share)) + demand.overhead_per_answer_ms
@@ -543,11 +545,11 @@ def alone_ms(service: ServiceTimes, demand: Demand) -> float:
 
 
 def count_devices(devices: int) -> str:
-    """Return the number of devices in words."""
+    """Return the number of devices with its noun: ``3 devices``."""
     return f"{devices} device{'s' * (devices > 1)}"
 
 
 def rounded_up(value: float) -> float:
-    """Return a value above 0 with four digits, and no less than it is."""
+    """Return a value above 0, rounded up to four significant digits."""
     step = 10.0 ** (floor(log10(value)) - 3)
     return ceil(value / step) * step

@@ -1,4 +1,4 @@
-"""Streams of requests: interarrival times and sizes, drawn or recorded, thinned exactly to the share of one queue."""
+"""Streams of requests: interarrival times and sizes, drawn or recorded, thinned exactly to the part of one queue."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tputfind import options as values
 from tputfind.units import echoed
 
 Shares: TypeAlias = tuple[tuple[int, float], ...]
-"""Numbers of samples, rising, each with the share of the requests that have so many."""
+"""Numbers of samples, rising, each with its fraction of the requests."""
 ALONE: Final[Shares] = ((1, 1.0),)
 _HEAVIEST: Final = 1e15
 _LIGHTEST: Final = 1e-9
 _ROUNDING: Final = 0.0101
-"""By how much shares may miss 1: those of three thirds are written 0.33."""
+"""Maximum deviation of fractions from a sum of 1: three thirds are written 0.33."""
 _PACKED: Final = 200_000
-"""Requests that are packed into full batches, or more: their mean size is then known to a thousandth."""
+"""Minimum requests that are packed into full batches; their mean size is then known to a thousandth."""
 _read_weight: Final = values.number_within(_LIGHTEST, _HEAVIEST)
 FEWEST_ARRIVALS: Final = 100
 MOST_ARRIVALS: Final = 2_000_000
@@ -44,11 +44,11 @@ class Stream(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """The shape of a stream of requests, whatever its rate.
+    """The shape of a stream of requests, independent of its rate.
 
     ``burstiness`` is the coefficient of variation of interarrival times; ``gaps`` are recorded interarrival times in
-    any unit, which replace it. ``sizes`` are samples per request with their shares; ``counts`` those of recorded
-    requests.
+    any unit, which replace it. ``sizes`` are samples per request with their fractions of the requests; ``counts`` are
+    the samples of each recorded request.
     """
 
     burstiness: float = 1.0
@@ -58,7 +58,7 @@ class Traffic(NamedTuple):
 
     @property
     def mean_samples(self) -> float:
-        """Samples per request, on average."""
+        """Mean samples per request."""
         return fsum(share * samples for samples, share in self.sizes)
 
     @property
@@ -67,25 +67,26 @@ class Traffic(NamedTuple):
         return self.sizes[-1][0] > 1
 
     def dispersion(self, share: float) -> float:
-        """Return the index of dispersion of samples in the part of the stream that has this share of the requests.
+        """Return the index of dispersion of samples in a random part of the stream with this fraction of the requests.
 
-        Thinning by chance brings any stream nearer to a Poisson one. Recorded streams count as Poisson here.
+        Thinning brings any stream nearer to a Poisson one. Recorded streams count as Poisson here.
         """
         squared = 1.0 if self.gaps is not None else self.burstiness**2
         mean_square = fsum(share * samples**2 for samples, share in self.sizes)
         return 1 + share * (squared - 1) + (mean_square / self.mean_samples**2 - 1)
 
     def draw(self, count: int, share: float, seed: Sequence[int]) -> Stream:
-        """Return at least ``count`` requests of a stream that each request of the whole joins with chance ``share``.
+        """Return the part of a stream that each request joins with probability ``share``: ``count`` requests if drawn.
 
-        A recorded stream is replayed from its beginning, whole, and again until there are as many.
+        A recorded stream is replayed as a whole, from its beginning, until about ``count`` requests join, but no longer
+        than ``_LONGEST_TRACE``.
         """
         chance = np.random.default_rng([*seed, 0])
         if self.gaps is not None:
-            return self._replayed(count, share, chance)
+            return self._replay(count, share, chance)
         if self.burstiness == 1:
             gaps = chance.standard_exponential(count)
-        else:  # between requests that join lies a geometric number of gaps of the whole
+        else:  # requests that join are a geometric number of gaps apart
             steps = chance.geometric(share, count).astype(np.float64) if share < 1 else np.ones(count)
             shape = 1 / self.burstiness**2 if self.burstiness else 1.0
             gaps = (chance.standard_gamma(shape * steps) if self.burstiness else steps) * (share / shape)
@@ -95,7 +96,7 @@ class Traffic(NamedTuple):
             sizes = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
         return Stream(np.cumsum(gaps), sizes)
 
-    def _replayed(self, count: int, share: float, chance: np.random.Generator) -> Stream:
+    def _replay(self, count: int, share: float, chance: np.random.Generator) -> Stream:
         trace = np.array(self.gaps)
         most = max(1, _LONGEST_TRACE // len(trace))
         passes = min(most, max(1, ceil(count / share / len(trace))))
@@ -113,15 +114,15 @@ class Traffic(NamedTuple):
 
 
 def without_idle(times: NDArray[np.float64], longest: float, window: float) -> NDArray[np.float64]:
-    """Return times of requests with idle time cut out, which changes no latency and keeps digits in long streams.
+    """Return times of requests with idle time removed, which changes no latency and keeps digits in long streams.
 
     Args:
         times: of requests, rising.
-        longest: an upper bound on the time one request can take by itself, waiting for others included.
-        window: idle time is cut by multiples of this, for servers that batch by the clock; 0 for others.
+        longest: an upper bound on the time of one request by itself, including its wait for others.
+        window: idle time is removed in multiples of this, for servers that batch by the clock; 0 for others.
     """
     gaps = np.diff(times, prepend=0.0)
-    # Beyond what all requests take one by one, a longer gap makes no difference.
+    # A longer gap than all requests take one by one makes no difference.
     ahead = np.cumsum(longest - np.minimum(gaps, longest * (len(gaps) + 1)))
     unanswered = ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)
     idle = np.maximum(gaps - np.concatenate(([0.0], unanswered[:-1])) - 2 * longest, 0.0)
@@ -132,7 +133,7 @@ def without_idle(times: NDArray[np.float64], longest: float, window: float) -> N
 
 
 def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
-    """Return the times between requests that came at these times, each with a name for errors.
+    """Return the times between requests from their arrival times; ``names`` name these in errors.
 
     Raises:
         ValueError: they are too few or too many, fall, or lie too far apart.
@@ -145,7 +146,7 @@ def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
 
 
 def read_gaps(value: object) -> tuple[float, ...]:
-    """Read times between requests: of a list, a tuple or an array."""
+    """Read times between requests from a list, a tuple or an array."""
     gaps = _listed(value, _read_gap, "times between requests")
     return _checked(gaps, len(gaps) + 1)
 
@@ -160,7 +161,7 @@ def _checked(gaps: Sequence[float], requests: int) -> tuple[float, ...]:
 
 
 def read_counts(value: object) -> tuple[int, ...]:
-    """Read how many samples each recorded request has: of a list, a tuple or an array."""
+    """Read the samples of each recorded request from a list, a tuple or an array."""
     return tuple(_listed(value, values.whole, "numbers of samples"))
 
 
@@ -178,10 +179,10 @@ def _listed(value: object, read: Callable[[object], _Value], what: str) -> list[
 
 
 def read_shares(value: object) -> Shares:
-    """Read how many samples requests have: ``4``, or shares or weights such as ``1:0.8,4:0.2``; or a mapping of them.
+    """Read samples per request: ``4``, or fractions or weights such as ``1:0.8,4:0.2``; or a mapping of them.
 
     Raises:
-        ValueError: they are none; numbers below 1 are shares, and must add up to 1.
+        ValueError: the value is invalid; numbers below 1 are fractions, and must add up to 1.
     """
     if isinstance(value, str) and ":" in value:
         pairs: list[Sequence[object]] = [part.split(":") for part in value.split(",")]
@@ -206,31 +207,31 @@ def read_shares(value: object) -> Shares:
 
 
 def shares_of(weights: Mapping[int, float]) -> Shares:
-    """Return the shares of the requests that have each of these numbers of samples, by their weights."""
+    """Return the fraction of requests for each number of samples, from their weights."""
     total = fsum(weights.values())
     return tuple((samples, weights[samples] / total) for samples in sorted(weights))
 
 
 @lru_cache(maxsize=8)
 def many_of(shares: Shares) -> tuple[int, ...]:
-    """Return how many samples each of many requests has, drawn with these shares: always the same ones."""
+    """Return the samples of many requests, drawn with these fractions and a fixed seed."""
     samples, weights = zip(*shares, strict=True)
     return tuple(np.random.default_rng(0).choice(samples, size=_PACKED, p=weights).tolist())
 
 
 @lru_cache(maxsize=256)
 def full_batches(counts: tuple[int, ...], cap: int) -> Mapping[int, int]:
-    """Return full batches of requests that stay whole: how many there are of each size, of many in a row.
+    """Return the full batches of many requests that stay whole: their number by size.
 
-    A batch is full when the next request does not fit: of requests with 4 samples, one up to a cap of 10 has 8.
+    A batch is full when the next request does not fit: with 4 samples per request, a batch up to a cap of 10 has 8.
 
     Args:
-        counts: the samples of requests, in their order, round and round.
-        cap: no request has more samples.
+        counts: the samples of requests, in their order, repeated as needed.
+        cap: the largest batch; no request has more samples.
     """
     before = [0, *accumulate(counts * ceil(_PACKED / len(counts)))]
     marks = [0]
     while marks[-1] < len(before) - 1:
         marks.append(bisect_right(before, before[marks[-1]] + cap) - 1)
     sizes = [before[tail] - before[head] for head, tail in pairwise(marks)]
-    return Counter(sizes[:-1] or [cap])  # the last one is what was left
+    return Counter(sizes[:-1] or [cap])  # without the last, which may not be full
