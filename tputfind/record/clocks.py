@@ -16,7 +16,7 @@ from tputfind.record.types import Amount, Count
 from tputfind.stats import standard_deviation
 
 SCHEMA: Final = 2
-"""Raised when a field is added or changes its meaning."""
+"""Incremented when a field is added or changes its meaning."""
 MOST_REPEATS: Final = 10_000
 Repeats = Annotated[int, Meta(ge=1, le=MOST_REPEATS)]
 Dropped = Annotated[int, Meta(ge=0, le=MOST_REPEATS)]

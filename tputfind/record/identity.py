@@ -55,7 +55,7 @@ class Question(NamedTuple):
 
 
 def question_of(result: Record | Methods | Pipeline | Forecasts) -> Question:
-    """Return the question that a result answers."""
+    """Return the specs and the device of a result."""
     specs = result.specs if isinstance(result, Pipeline) else (result.spec,)
     return Question(specs, result.device_name if isinstance(result, Forecasts) else result.environment.device_name)
 

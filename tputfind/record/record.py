@@ -16,7 +16,7 @@ from tputfind.record.untrusted import check_schema, command_of, indented, printa
 from tputfind.units import echoed
 
 SCHEMA: Final = 11
-"""Raised when a field is added or changes its meaning."""
+"""Incremented when a field is added or changes its meaning."""
 OLDEST_SCHEMA: Final = 5
 """The oldest schema that this version reads."""
 

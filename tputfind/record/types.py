@@ -49,7 +49,7 @@ DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu
 
 
 METHOD: Final = 10
-"""Raised when measuring changes, so that old and new numbers are not compared by mistake."""
+"""Incremented when measuring changes, so that old and new numbers are not compared by mistake."""
 REPEATABILITY: Final = 0.002
 """Limit of repeatability on one machine, as a fraction, however many samples there are: the same loop of ten seconds,
 in separate processes some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the processes of

@@ -191,7 +191,7 @@ class _Plan(NamedTuple):
     usual_ms: list[float]
 
     def lengthened(self, most: float) -> _Plan:
-        """Return a plan with a longer warm-up, up to half of the most requests; the same one if it is that long."""
+        """Return a plan with a longer warm-up, up to half of ``most``; the same plan if that does not double it."""
         warm_up = min(_LENGTHENED * self.warm_up, int(most / 2))
         measured = min(max(self.measured, 2 * warm_up), ceil(most) - warm_up)
         return self._replace(warm_up=warm_up, measured=measured) if warm_up >= 2 * self.warm_up else self

@@ -56,7 +56,7 @@ _FEW: Final = 12
 """Batch limits up to this are all candidates; larger ones differ by a constant factor."""
 _APART: Final = 1.12
 _COARSE: Final = 4
-"""Candidates from one that is tried first to the next."""
+"""Step between the candidates that are tried first."""
 _SCANNED: Final = 1.1
 """Factor on the number of devices within which only the neighbourhood of the last minima is tried."""
 _MINIMA: Final = 2
