@@ -1,4 +1,4 @@
-"""Recorded times of requests, as people have them: numbers or dates, with a header or without, packed or not."""
+"""Recorded request times in common forms: numbers or dates, with or without a header, plain or compressed."""
 
 import gzip
 
@@ -44,7 +44,7 @@ def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
     ],
     ids=["a-date-at-last", "a-number-at-last", "no-date", "cut-short", "not-packed"],
 )
-def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, said):
+def test_invalid_list_of_times_is_refused_with_its_line(tmp_path, content, said):
     (tmp_path / "times.csv").write_bytes(content)
 
     with pytest.raises(BadRequest) as refused:
@@ -53,14 +53,14 @@ def test_what_is_no_list_of_times_is_refused_with_its_line(tmp_path, content, sa
     assert said in refused.value.message
 
 
-def test_what_unpacks_to_more_than_is_read_is_refused(tmp_path):
+def test_times_unpacking_beyond_limit_are_refused(tmp_path):
     (tmp_path / "times.csv").write_bytes(gzip.compress(b"0" * (2**27 + 1), compresslevel=1))
 
     with pytest.raises(BadRequest, match="is larger than 128 MiB"):
         arrivals_of(tmp_path / "times.csv")
 
 
-def test_a_column_of_samples_says_how_many_each_request_has(tmp_path):
+def test_samples_column_gives_samples_of_each_request(tmp_path):
     lines = ["sent_at,path,Samples", *(f"{time},/,{1 + number % 3}" for number, time in enumerate(SECONDS))]
     (tmp_path / "times.csv").write_text("\n".join(lines))
 
@@ -70,7 +70,7 @@ def test_a_column_of_samples_says_how_many_each_request_has(tmp_path):
     assert recorded.samples == (1, 2, 3) * 40
 
 
-def test_without_that_column_nothing_is_taken_for_samples(tmp_path):
+def test_arrivals_without_samples_column_have_no_samples(tmp_path):
     (tmp_path / "times.csv").write_text("sent_at,size\n" + "\n".join(f"{time},4" for time in SECONDS))
 
     assert arrivals_of(tmp_path / "times.csv").samples is None
@@ -86,7 +86,7 @@ def test_without_that_column_nothing_is_taken_for_samples(tmp_path):
         ("", "line 122: samples: '' is not a whole number"),
     ],
 )
-def test_what_is_no_number_of_samples_is_refused_with_its_line(tmp_path, cell, said):
+def test_invalid_number_of_samples_is_refused_with_its_line(tmp_path, cell, said):
     lines = ["time,samples", *(f"{time},1" for time in SECONDS), f"60.0,{cell}"]
     (tmp_path / "times.csv").write_text("\n".join(lines))
 

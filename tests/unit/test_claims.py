@@ -44,7 +44,7 @@ def test_sentence_of_docs_has_the_figures_of_its_claim(claim, sentence):
 
 
 def test_results_hold_only_files_that_are_read():
-    """A folder that is named as a whole counts for its files."""
+    """A folder named as a whole counts for its files."""
     texts = [path for folder in ("tests", "benchmarks", "docs") for path in (ROOT / folder).rglob("*.py")]
     named = "\n".join(path.read_text() for path in [ROOT / "README.md", *PAGES, *texts])
     files = [path.relative_to(RESULTS) for path in RESULTS.glob("*/**/*") if path.is_file()]

@@ -47,7 +47,7 @@ by_page = pytest.mark.parametrize("page", docs.PAGES, ids=relative)
 
 
 def run_blocks(page: Path, needs: str, folder: Path, update: bool) -> None:
-    """Run the blocks of a page that need just that; of a generated page they are command lines to learn from."""
+    """Run the blocks of a page with exactly this need; command lines of a generated page are examples only."""
     if is_generated(page):
         return
     docs.furnish(folder, page)
@@ -69,7 +69,7 @@ def run_blocks(page: Path, needs: str, folder: Path, update: bool) -> None:
 
 
 @by_page
-def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, update):
+def test_commands_of_a_page_print_its_output(page, tmp_path, update):
     run_blocks(page, "", tmp_path, update)
 
 
@@ -77,7 +77,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page, tmp_path, update):
 @pytest.mark.parametrize(
     "page", [page for page in docs.PAGES if any(block.needs == "seconds" for block in docs.blocks(page))], ids=relative
 )
-def test_the_measurements_of_a_page_run_and_print_what_it_shows_up_to_figures(page, tmp_path, update):
+def test_measurements_of_a_page_print_its_output_except_figures(page, tmp_path, update):
     run_blocks(page, "seconds", tmp_path, update)
 
 
@@ -90,7 +90,7 @@ def known_model(name: str) -> bool:
 
 
 @by_page
-def test_every_command_of_a_page_is_one_that_the_tool_takes(page):
+def test_every_command_of_a_page_is_valid(page):
     for shown in docs.commands_shown(page):
         for arguments in docs.calls(shown):
             name = arguments[0] if arguments[0] in main.commands else "run"
@@ -175,7 +175,7 @@ DEFINED = (
     "at 25 to 67 % of the device's highest rate",
     "adds 0.5 ms to a batch and 0.05 ms",
 )
-"""Phrases with a figure that was not measured: a rule of the tool, or the definition of a word."""
+"""Phrases with a figure that is not a measurement: a rule of the tool, or the definition of a word."""
 
 
 @by_page
@@ -240,7 +240,7 @@ def test_the_readme_shows_the_picture_of_its_example(tmp_path, update):
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_a_generated_page_is_what_its_script_writes(name, update):
+def test_generated_page_matches_its_script(name, update):
     path, text = ROOT / "docs" / name, f"{GENERATED[name]().rstrip()}\n"
     if update:
         path.write_text(text)
@@ -308,7 +308,7 @@ def test_the_workflow_of_the_docs_compares_two_checkouts(tmp_path):
     for step in workflow()["jobs"]["compare"]["steps"]:
         command = step.get("run", "")
         if "pip install" not in command:
-            may_fail = " || test $? = 1" if "compare" in command else ""  # a shared machine may well be slower
+            may_fail = " || test $? = 1" if "compare" in command else ""  # a shared machine may be slower
             line = f"export GITHUB_STEP_SUMMARY={tmp_path / 'summary.md'}; {command}{may_fail}"
             docs.run(["bash", "-c", line], tmp_path / step.get("working-directory", "."))
 
@@ -328,7 +328,7 @@ def test_every_record_that_is_kept_loads_and_is_whole(path):
         assert any(row.batch_size == record.edge.largest_batch and row.status == "ok" for row in record.rows)
 
 
-def test_the_index_of_results_is_what_its_script_writes(tmp_path):
+def test_index_of_results_matches_its_script(tmp_path):
     subprocess.run([sys.executable, BENCHMARKS / "index.py", "--to", tmp_path / "index.md"], check=True, cwd=ROOT)
 
     assert (tmp_path / "index.md").read_text() == (RESULTS / "README.md").read_text(), "run benchmarks/index.py"

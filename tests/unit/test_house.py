@@ -1,4 +1,4 @@
-"""The package has the rooms that its layers are drawn for, and no loose module beside them."""
+"""The package has the rooms of its layers, and no other module."""
 
 import re
 from pathlib import Path
@@ -27,26 +27,26 @@ NAMES = ("__init__", "__main__", "declaration", "errors", "options", "stats", "s
 MODULES = {f"{name}.py" for name in NAMES}
 
 
-def test_the_top_of_the_package_holds_its_rooms_and_what_all_of_them_use():
+def test_package_top_holds_its_rooms_and_shared_modules():
     inside = list(Path(tputfind.__file__).parent.iterdir())
 
     assert {path.name for path in inside if any(path.glob("*.py"))} == ROOMS
     assert {path.name for path in inside if path.suffix == ".py"} == MODULES
 
 
-def test_every_room_says_what_it_is_for():
+def test_every_room_has_a_docstring():
     package = Path(tputfind.__file__).parent
     for room in ROOMS:
         assert (package / room / "__init__.py").read_text().startswith('"""')
 
 
 def place_of(path: str) -> Path:
-    """Where a file of the repository lies; those of the package lie where it is installed."""
+    """Return the path of a repository file; package files are in the installation."""
     return (Path(tputfind.__file__).parents[1] if path.startswith("tputfind/") else ROOT) / path
 
 
 @pytest.mark.parametrize(("what", "listed"), LISTS)
-def test_each_seam_takes_seven_files_at_the_most_and_all_that_are_named_exist(what, listed):
+def test_each_seam_takes_at_most_seven_existing_files(what, listed):
     named = [re.findall(r"`([\w/.-]+\.\w+)`", line.partition(":")[0]) for line in listed.splitlines()]
 
     assert len(named) <= 7, what
@@ -60,7 +60,7 @@ def test_the_seams_of_the_design_are_all_there():
     assert [what for what, _ in LISTS] == seams
 
 
-def test_nothing_but_the_devices_asks_which_device_it_runs_on():
+def test_only_devices_package_checks_the_device_type():
     asks = re.compile(r"device(?:\.type|_type)? *[!=]= *[\"'](?:cpu|cuda)|startswith\([\"'](?:cuda|cpu)")
     package = Path(tputfind.__file__).parent
     found = [
@@ -69,4 +69,4 @@ def test_nothing_but_the_devices_asks_which_device_it_runs_on():
         if "devices" not in path.parts and asks.search(path.read_text())
     ]
 
-    assert found == ["record/environment.py"]  # which reads records of versions that did not ask for capabilities
+    assert found == ["record/environment.py"]  # it reads records of versions without capabilities

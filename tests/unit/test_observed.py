@@ -1,4 +1,4 @@
-"""Logs of servers as load generators write them, and as they should not."""
+"""Logs of servers as load generators write them, and malformed ones."""
 
 import gzip
 
@@ -35,7 +35,7 @@ def test_dates_are_read(tmp_path):
     assert set(log_of(written(tmp_path, "\n".join(["sent,answered", *lines]))).latency_ms) == {250.0}
 
 
-def test_the_begin_and_end_of_batches_are_read_where_both_are_there(tmp_path):
+def test_batch_begin_and_end_are_read_if_both_columns_exist(tmp_path):
     lines = [f"{sent},{sent + 0.01},{sent + 0.015},{answered}" for sent, answered in ROWS]
     both = log_of(written(tmp_path, "\n".join(["sent,begun,ended,answered", *lines])))
 
@@ -63,7 +63,7 @@ def test_the_begin_and_end_of_batches_are_read_where_both_are_there(tmp_path):
         (gzip.compress(PLAIN.encode(), mtime=0)[:50], "is cut short or broken: gzip cannot unpack it"),
     ],
 )
-def test_what_is_wrong_with_a_log_is_told_with_its_line(tmp_path, content, said):
+def test_malformed_log_is_refused_with_its_line(tmp_path, content, said):
     with pytest.raises(BadRequest) as refused:
         log_of(written(tmp_path, content))
     assert str(tmp_path / "log.csv") in refused.value.message
@@ -71,6 +71,6 @@ def test_what_is_wrong_with_a_log_is_told_with_its_line(tmp_path, content, said)
     assert "sent and answered, in seconds" in refused.value.hint
 
 
-def test_a_missing_log_is_told(tmp_path):
+def test_missing_log_is_refused(tmp_path):
     with pytest.raises(BadRequest, match="cannot be read: No such file"):
         log_of(tmp_path / "none.csv")

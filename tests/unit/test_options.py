@@ -1,4 +1,4 @@
-"""Values as people write them: understood where there is one way to read them, else refused with the nearest."""
+"""Values as people write them: read if unambiguous, else refused with the nearest."""
 
 from time import process_time
 
@@ -63,7 +63,7 @@ def test_a_share_is_no_percentile_and_a_percentile_no_share(number):
 
 
 @given(st.text(max_size=12))
-def test_any_word_is_a_choice_or_is_refused_with_choices_that_are_there(text):
+def test_any_word_is_a_choice_or_is_refused_with_existing_choices(text):
     try:
         assert one_of(DTYPES)(text) in DTYPES
     except ValueError as refusal:
@@ -75,12 +75,12 @@ def test_any_word_is_a_choice_or_is_refused_with_choices_that_are_there(text):
     ("word", "near"),
     [("Float16", ["fp16"]), ("half", ["fp16"]), ("bfloat16", ["bf16"]), ("amp", ["amp-fp16", "amp-bf16"]), ("xyz", [])],
 )
-def test_what_others_call_a_dtype_leads_to_it(word, near):
+def test_foreign_dtype_name_leads_to_ours(word, near):
     assert nearest(word, DTYPES) == near
     assert did_you_mean(word, DTYPES) == (f": did you mean {' or '.join(near)}?" if near else "")
 
 
-def test_underscores_and_hyphens_are_the_same_in_a_name_that_is_looked_for():
+def test_underscores_and_hyphens_are_equal_in_nearest_names():
     assert nearest("mobilenet-v3", ("mobilenet_v2", "mobilenet_v3_large")) == ["mobilenet_v3_large"]
     assert nearest("--Batch_Size", ("--batch-sizes", "--batches")) == ["--batch-sizes"]
 

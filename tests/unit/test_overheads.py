@@ -1,4 +1,4 @@
-"""The overheads of a server, found by the harness of ``benchmarks/serve.py`` in what a server with known ones did."""
+"""The overheads of a server, estimated by the harness of ``benchmarks/serve.py`` from a server with known ones."""
 
 import sys
 
@@ -24,7 +24,7 @@ def harness(monkeypatch):
 
 
 def served(harness, service, rate_per_s: float, count: int, seed: int):
-    """What a server like mosec does, which holds a batch for 6 ms and is busy for a while after each."""
+    """Simulate a server like mosec, which holds a batch for 6 ms and is busy for a while after each."""
     due_ms = np.cumsum(np.random.default_rng(seed).exponential(1000 / rate_per_s, count))
     came, answers, free, head = due_ms + ON_THE_WAY_MS, [], 0.0, 0
     scatter = np.random.default_rng([seed, 1])
@@ -42,7 +42,7 @@ def served(harness, service, rate_per_s: float, count: int, seed: int):
     return harness.Load(rate_per_s, due_ms, answers)
 
 
-def test_overheads_are_found_at_low_loads_and_tell_the_latencies_of_higher_ones(harness):
+def test_overheads_fitted_at_low_loads_predict_higher_ones(harness):
     record = tputfind.load_record(record_path("nvidia-h200/serving/vit_l_16-fp32.json"))
     case = harness.Case("vit_l_16", {"dtype": "fp32"}, "mosec", CAP, 5.0)
     service = harness.service_of(record)

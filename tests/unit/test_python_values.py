@@ -1,4 +1,4 @@
-"""What Python code may get wrong in a call is told as a wrong option is."""
+"""Mistakes in a Python call are reported like a wrong option."""
 
 import inspect
 
@@ -16,13 +16,13 @@ ASKED = {"rate": 5, "slo": 50.0}
 
 
 class Listens:
-    """What was a listener to a run's progress until it had to be told of the record as well."""
+    """A progress listener without the ``measured`` method, which was added later."""
 
     def doing(self, what, seconds_left):
-        """Something is under way."""
+        """Do nothing."""
 
     def did(self, what):
-        """Something has ended."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_path_that_no_file_can_have_is_no_record():
         tputfind.load_record("a\0b")
 
 
-def test_what_an_uncaught_error_shows_says_what_to_do_next():
+def test_uncaught_error_shows_message_and_hint():
     with pytest.raises(BadRequest) as refused:
         tputfind.find("resnet18", max_batch="many")
 

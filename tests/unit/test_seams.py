@@ -61,7 +61,7 @@ def main(given, *, show_traceback):
 
 
 class Copy:
-    """A copy of the package and its docs, of which only the listed files change."""
+    """A copy of the package and its docs, in which only the listed files change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -81,7 +81,7 @@ class Copy:
         (self._folder / path).write_text(text)
 
     def insert(self, path: str, *pairs: tuple[str, str]) -> None:
-        """Insert texts into a file, each before another that stands there once."""
+        """Insert texts into a file, each before an anchor that occurs once."""
         text = (self._folder / path).read_text()
         for before, new in pairs:
             assert text.count(before) == 1, (path, before, text.count(before))
@@ -89,7 +89,7 @@ class Copy:
         self.write(path, text)
 
     def run(self, *arguments: object) -> str:
-        """Run Python on the copy, and return what it prints."""
+        """Run Python on the copy, and return its output."""
         environment = {**ENVIRONMENT, "PYTHONPATH": str(self._folder), "COLUMNS": "200"}
         words = [sys.executable, *map(str, arguments)]
         done = subprocess.run(words, cwd=self._folder, env=environment, capture_output=True, text=True, check=False)

@@ -33,7 +33,7 @@ def test_the_mean_is_scipys(samples):
     assert mean(samples) == pytest.approx(scipy.stats.tmean(samples))
 
 
-@pytest.mark.filterwarnings("ignore:Precision loss")  # scipy's, of samples that are all alike
+@pytest.mark.filterwarnings("ignore:Precision loss")  # by scipy, for equal samples
 @given(SAMPLES.filter(lambda samples: len(samples) > 1))
 def test_the_standard_deviation_is_scipys(samples):
     expected = scipy.stats.tstd(samples)
@@ -42,7 +42,7 @@ def test_the_standard_deviation_is_scipys(samples):
 
 
 @given(SAMPLES, st.sampled_from([50, 90, 95, 99]))
-def test_a_percentile_is_numpys_and_scipys_or_none_where_samples_are_few(samples, percent):
+def test_percentile_equals_numpy_and_scipy_or_is_none_with_few_samples(samples, percent):
     found = percentile(samples, percent)
 
     if len(samples) < samples_for_percentile(percent):
@@ -53,12 +53,12 @@ def test_a_percentile_is_numpys_and_scipys_or_none_where_samples_are_few(samples
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1, 99))
-def test_a_percentile_of_samples_that_are_all_alike_is_each_of_them_to_the_last_digit(sample, percent):
+def test_percentile_of_equal_samples_is_exact(sample, percent):
     assert percentile([sample] * 200, percent) == sample
 
 
 @pytest.mark.parametrize("sides", [(0.0, 1.0), (1.0, 0.0), (0.0, 0.0)])
-def test_a_ratio_with_a_side_of_nothing_has_no_interval(sides):
+def test_ratio_with_a_zero_side_has_no_interval(sides):
     top, bottom = ([[side, side], [side, side]] for side in sides)
 
     assert ratio_interval(top, bottom, 0.0) is None
@@ -79,7 +79,7 @@ def test_a_percentile_scales_with_its_unit(samples, factor):
     assert percentile([sample * factor for sample in samples], 90) == pytest.approx(percentile(samples, 90) * factor)
 
 
-def test_nothing_is_said_of_no_samples():
+def test_statistics_of_too_few_samples_are_none():
     assert mean([]) is None
     assert standard_deviation([1.0]) is None
     assert percentile([], 50) is None
@@ -110,7 +110,7 @@ def test_the_interval_of_processes_of_equal_length_is_scipys_of_their_means(proc
 
 
 @given(SAMPLES.filter(lambda samples: len(samples) >= 4), st.integers(1, 4))
-def test_intervals_hold_what_they_are_about_and_scale_with_it(samples, processes):
+def test_intervals_contain_their_statistic_and_scale_with_it(samples, processes):
     parts = [samples[number::processes] for number in range(processes)]
     for interval, centre in ((mean_interval, mean(samples)), (median_interval, statistics.median(samples))):
         found = interval(parts)
@@ -129,7 +129,7 @@ def test_widening_adds_uncertainties_as_squares_about_the_same_middle(middle, sh
 
 
 @given(st.floats(0.5, 2), st.floats(0.0001, 0.1))
-def test_what_neither_mean_shows_is_in_the_ratio_of_two_twice(ratio, share):
+def test_ratio_interval_includes_the_common_uncertainty_of_both_means(ratio, share):
     found = ratio_interval([[ratio] * 3] * 3, [[1.0] * 3] * 3, share)
 
     assert math.log(found.high / ratio) == pytest.approx(2**0.5 * share)
@@ -143,7 +143,7 @@ def test_too_few_samples_have_no_interval():
 
 
 def correlated(rng, count, correlation, offset):
-    """Samples around 100 of which neighbours are alike: a first-order autoregression."""
+    """Return samples around 100 with correlated neighbours: a first-order autoregression."""
     state, samples = rng.gauss(0, 1 / (1 - correlation**2) ** 0.5), []
     for _ in range(count):
         samples.append(100 + offset + state)
@@ -156,7 +156,7 @@ def correlated(rng, count, correlation, offset):
     [
         (1, 100, 0.0, 0, 0.93),
         (1, 100, 0.5, 0, 0.91),
-        (1, 100, 0.9, 0, 0.72),  # what one process can show: three are the default
+        (1, 100, 0.9, 0, 0.72),  # the limit of one process; three are the default
         (3, 34, 0.0, 0, 0.93),
         (3, 34, 0.9, 0, 0.92),
         (3, 34, 0.5, 5, 0.93),
@@ -203,7 +203,7 @@ def test_a_steady_change_in_coarse_steps_is_a_trend_too():
 
 
 @given(st.lists(st.floats(0.99, 1.01), min_size=10, max_size=200), st.floats(2, 100))
-def test_one_far_sample_is_an_outlier_and_ordinary_ones_are_none(samples, far):
+def test_one_far_sample_is_an_outlier_and_ordinary_ones_are_not(samples, far):
     whole = [*samples, far]
 
     assert outlier_share(samples) == 0
@@ -225,7 +225,7 @@ def test_noise_is_a_trend_less_often_than_once_in_500_windows():
 
 
 @given(st.lists(st.floats(0.1, 10), max_size=4), st.integers(60, 200))
-def test_a_transient_at_the_start_of_steady_samples_is_cut_where_they_become_steady(above, count):
+def test_transient_before_steady_samples_is_cut_at_its_end(above, count):
     steady = [10.0, 10.02] * (count // 2)
     start = sorted((10.5 + each for each in above), reverse=True)
 
@@ -238,7 +238,7 @@ def test_equal_samples_have_no_transient(count, level):
 
 
 @given(st.integers(60, 300), st.floats(0.001, 0.1), st.booleans())
-def test_samples_that_drift_are_a_transient_as_far_as_one_is_ever_cut(count, share, falls):
+def test_drifting_samples_are_cut_as_far_as_possible(count, share, falls):
     samples = [10 * (1 + share * number / count) for number in range(count)]
 
     assert transient(samples[::-1] if falls else samples) >= count // 2 - 5
@@ -255,8 +255,8 @@ def test_how_far_a_disturbance_lies_from_the_others_moves_no_cut(count, place, f
     assert cut(factor) == cut(2)
 
 
-def test_one_disturbance_in_the_midst_of_samples_is_seldom_taken_for_a_transient():
-    """Were it not clipped, the cut would lie behind it every time."""
+def test_single_disturbance_is_rarely_taken_for_a_transient():
+    """Without clipping, the cut would lie after it every time."""
     cuts = []
     for seed in range(50):
         rng = random.Random(seed)

@@ -60,7 +60,7 @@ def test_a_wrong_unit_is_refused_with_the_right_one(read, text, near):
 
 
 @pytest.mark.parametrize("text", ["", "x", "5 parsecs", "1e3", "9" * 70])
-def test_a_unit_that_nobody_has_is_refused_without_a_guess(text):
+def test_unknown_unit_is_refused_without_a_suggestion(text):
     for read in (parse_bytes, parse_ms):
         with pytest.raises(ValueError, match="such as") as refused:
             read(text)
@@ -127,7 +127,7 @@ def test_spans_and_sizes_are_printed_for_people():
         (4, 30, "~4"),
     ],
 )
-def test_a_figure_has_the_digits_that_are_known(value, share, text):
+def test_figure_has_its_significant_digits(value, share, text):
     assert format_known(value, share) == text
     assert format_known(value, None) == format_figure(value)
 
@@ -135,12 +135,12 @@ def test_a_figure_has_the_digits_that_are_known(value, share, text):
 @pytest.mark.parametrize(
     ("value", "text"), [(5376.4, "~5380"), (12, "~12.0"), (0.05214, "~0.0521"), (999.7, "~1000"), (0, "~0")]
 )
-def test_a_figure_whose_interval_is_unknown_has_three_digits(value, text):
+def test_figure_with_unknown_interval_has_three_digits(value, text):
     assert format_about(value) == text
 
 
 @given(st.floats(1e-2, 1e7), st.floats(0.51, 20))
-def test_a_figure_of_which_only_the_size_is_known_has_one_digit(value, share):
+def test_figure_with_wide_interval_has_one_digit(value, share):
     text = format_known(value, share)
 
     assert text.startswith("~")
@@ -149,7 +149,7 @@ def test_a_figure_of_which_only_the_size_is_known_has_one_digit(value, share):
 
 
 @given(st.floats(1e-2, 1e7), st.floats(1e-4, 0.5))
-def test_a_figure_is_rounded_to_two_digits_of_what_is_not_known_of_it(value, share):
+def test_figure_is_rounded_to_two_digits_of_its_uncertainty(value, share):
     text, full = format_known(value, share), format_figure(value)
     last = 10.0 ** -len(full.partition(".")[2])
 
@@ -166,7 +166,7 @@ def test_runs_of_batch_sizes_are_printed_by_their_ends(sizes, text):
 
 
 @given(st.sets(st.integers(1, 60)))
-def test_printed_batch_sizes_are_those_and_no_others(sizes):
+def test_printed_batch_sizes_round_trip(sizes):
     runs = [run.split("-") for run in filter(None, format_sizes(sizes).split(", "))]
 
     assert [size for run in runs for size in range(int(run[0]), int(run[-1]) + 1)] == sorted(sizes)
@@ -193,7 +193,7 @@ def test_values_that_cannot_be_shown_are_echoed_all_the_same():
 
 
 @given(st.text(max_size=200))
-def test_what_a_message_quotes_has_the_ends_of_the_text_and_is_short(text):
+def test_shortened_text_keeps_both_ends(text):
     quoted = shortened(text)
 
     assert len(quoted) <= 63

@@ -1,4 +1,4 @@
-"""The answers of a record, and what its rows say together."""
+"""The answers of a record, and joint statistics of its rows."""
 
 import pytest
 from msgspec.structs import replace
@@ -26,7 +26,7 @@ FAILED = Row(batch_size=64, failure=Failure(kind="died", message="no"))
 
 
 def watched(*windows: tuple[int, float, Health | None], batch_size: int = 4) -> Row:
-    """A row of processes that timed so many batches of so many ms, and were watched so."""
+    """Return a row of processes, each with a number of batches, their time in ms, and its health."""
     timings = tuple(Timing(device_ms=(ms,) * count, health=seen) for count, ms, seen in windows)
     return Row(batch_size=batch_size, timings=timings)
 
@@ -43,7 +43,7 @@ def test_health_weighs_each_process_by_the_length_of_its_window():
     assert found.sm_clock_mhz == pytest.approx(1400)
 
 
-def test_energy_is_of_the_processes_whose_power_was_read_alone():
+def test_energy_counts_only_processes_with_power_readings():
     found = health(watched((10, 10.0, seen(power_w=100.0)), (30, 10.0, seen(power_w=None)), (5, 10.0, None)))
 
     assert found.power_w == pytest.approx(100)
@@ -61,7 +61,7 @@ def test_the_highest_temperature_and_clock_limit_of_all_processes_count():
     assert (found.temperature_c, found.sm_clock_max_mhz) == (70, 1980)
 
 
-def test_what_slowed_one_process_is_shared_out_over_all_that_were_watched():
+def test_slowdown_of_one_process_is_averaged_over_watched_processes():
     slow = seen(slowed={"power_cap": 0.04, "sync_boost": 0.008})
     found = health(watched((10, 10.0, slow), (30, 10.0, seen(slowed={})), (60, 10.0, None)))
 
@@ -72,7 +72,7 @@ def test_what_slowed_one_process_is_shared_out_over_all_that_were_watched():
     assert health(watched((10, 10.0, None))) is None
 
 
-def test_of_equally_fast_rows_the_smallest_is_the_fastest_and_rows_that_failed_are_none():
+def test_fastest_of_equal_rows_is_smallest_and_ignores_failed_rows():
     rows = [row(8, 4.0), row(4, 2.0), row(1, 1.0), FAILED]
 
     assert fastest(rows).batch_size == 4
@@ -80,7 +80,7 @@ def test_of_equally_fast_rows_the_smallest_is_the_fastest_and_rows_that_failed_a
     assert fastest([]) is None
 
 
-def test_the_knee_is_the_smallest_row_of_95_percent_of_the_best_and_takes_two():
+def test_knee_is_smallest_row_with_95_percent_of_best_throughput():
     at_95, below = row(95, 10.0), row(90, 10.0)
 
     assert knee([below, row(100, 10.0), at_95, FAILED]).batch_size == 95
@@ -111,7 +111,7 @@ def test_the_best_under_a_limit_meets_it_with_its_percentile():
     assert best_under([even], 10.0, 99) == even
 
 
-def test_the_batch_to_deploy_is_the_knee_or_the_best_within_the_limit_that_was_asked_for():
+def test_batch_to_deploy_is_knee_or_best_within_slo():
     rows = (row(1, 2.0), row(8, 8.0), row(64, 63.0))
     plain = replace(example(), rows=rows, spec=replace(example().spec, slo_ms=None))
 
@@ -122,14 +122,14 @@ def test_the_batch_to_deploy_is_the_knee_or_the_best_within_the_limit_that_was_a
     assert to_deploy(replace(plain, rows=())) is None
 
 
-def test_a_row_is_host_bound_from_80_percent_on_and_unknown_without_samples():
+def test_row_is_host_bound_from_80_percent_and_unknown_without_samples():
     assert host_bound(row(1, 10.0, enqueue_ms=8.0)) is True
     assert host_bound(row(1, 10.0, enqueue_ms=7.99)) is False
     assert host_bound(Row(batch_size=1, timings=(Timing(device_ms=(1.0,)),))) is None
     assert host_bound(Row(batch_size=1, timings=(Timing(enqueue_ms=(1.0,)),))) is None
 
 
-def test_memory_is_what_is_resident_on_the_host_and_what_is_reserved_on_a_card():
+def test_peak_bytes_is_resident_on_host_and_reserved_on_device():
     record, one = example(), row(8, 4.0)
     host = replace(record, environment=replace(record.environment, device="cpu"))
 
@@ -149,7 +149,7 @@ def test_compiling_took_as_long_as_in_the_process_that_did_it_first():
     assert compile_s(replace(example(), trials=()), row(4, 1.0)) is None
 
 
-def test_the_interval_of_a_row_without_noise_is_what_figures_repeat_to():
+def test_interval_of_noiseless_row_is_repeatability():
     one = row(8, 10.0)
     interval, latency = throughput_interval(one), latency_interval_ms(one)
 
@@ -162,8 +162,8 @@ def test_the_interval_of_a_row_without_noise_is_what_figures_repeat_to():
     assert latency_interval_ms(replace(one, failure=FAILED.failure)) is None
 
 
-def test_an_interval_that_reaches_below_nothing_is_kept_whole_and_begins_at_nothing_where_it_is_drawn():
-    """Two processes a factor apart: their mean is known to no better than many times itself."""
+def test_interval_below_zero_is_kept_and_drawn_from_zero():
+    """Two processes differ by a large factor, so the interval is many times the mean."""
     wild = Row(batch_size=1, timings=(Timing(device_ms=(1.0,) * 9, latency_ms=(1.0,) * 9),) * 1)
     wild = replace(wild, timings=(*wild.timings, Timing(device_ms=(99.0,) * 9, latency_ms=(99.0,) * 9)))
 
@@ -184,12 +184,12 @@ def test_the_ratio_of_two_rates_is_of_samples_and_not_of_batches():
     assert rate_ratio_interval(row(1, 1.0), row(1, 1.0)) is None
 
 
-def test_a_rate_is_printed_with_the_digits_that_are_known():
+def test_rate_is_printed_with_significant_digits():
     assert format_rate(example(), FAILED) == ""
     assert format_rate(example(), row(8, 6.54321)) == "1223"
 
 
-def test_a_figure_of_one_process_of_several_has_three_digits_and_a_sign():
+def test_rate_of_one_of_several_processes_has_tilde_and_three_digits():
     record = replace(example(), spec=replace(example().spec, processes=None))
     once = row(8, 6.54321)
 

@@ -50,12 +50,12 @@ BROKEN = Failure(kind="error", message="RuntimeError: operation not permitted wh
 
 
 def can(device: str):
-    """What a device can do."""
+    """Return the capabilities of a device."""
     return replace(example().environment, device=device).can
 
 
 def steady(mean_ms: float, count: int = 45) -> Figures:
-    """Figures that scatter by a thousandth."""
+    """Return figures that vary by a thousandth."""
     return Figures.of([mean_ms * (1 + (-1) ** number / 1000) for number in range(count)])
 
 
@@ -64,7 +64,7 @@ def cold(mean_ms: float) -> Figures:
 
 
 def methods(**means: float | None) -> Methods:
-    """The ways of timing on a GPU, with other means or, for None, with a failure, where they are given."""
+    """Return all timing methods on a GPU, with other means or, for None, a failure."""
     cells = []
     for ways, condition in [*loops(can("cuda:0"), cold=False), *loops(can("cuda:0"), cold=True)]:
         for way in ways:
@@ -125,7 +125,7 @@ def about(found, words: str) -> str:
     return sentence
 
 
-def test_every_mistake_is_said_with_its_size():
+def test_every_timing_mistake_is_quantified():
     found = methods()
 
     assert about(found, "host clock alone") == "The host clock alone sees 4.9 % of the time (0.2000 ms of 4.120 ms)."
@@ -169,7 +169,7 @@ def test_a_sentence_is_by_case(means, words, expected):
     assert expected in about(methods(**means), words)
 
 
-def test_a_difference_within_the_noise_is_not_told_as_one():
+def test_difference_within_noise_is_not_reported():
     found = methods()
     noisy = Figures.of([4.1 * (1 + 0.5 * (-1) ** (number // 7)) for number in range(45)])
     cells = [
@@ -181,13 +181,13 @@ def test_a_difference_within_the_noise_is_not_told_as_one():
 
 
 def compared(base_ms: Sequence[float], other_ms: Sequence[float]) -> str:
-    """What is said of waiting after each batch, of samples of so many milliseconds."""
+    """Return the finding about waiting after each batch, for samples in milliseconds."""
     ways = {"events_at_end": base_ms, "events_waited": other_ms}
     cells = [Cell(way=way, condition="warm", figures=Figures.of(samples_ms)) for way, samples_ms in ways.items()]
     return about(made(cells), "Waiting after")
 
 
-def test_what_a_host_does_in_a_turn_to_both_does_not_hide_a_difference():
+def test_slowdown_common_to_both_methods_does_not_hide_difference():
     moods = [mood for mood in (1, 1.8, 1.1, 1.3, 1, 1.7, 1.2, 1, 1.5) for _ in range(5)]
 
     assert "5 % slower" in compared([4 * mood for mood in moods], [4.2 * mood for mood in moods])
@@ -195,15 +195,15 @@ def test_what_a_host_does_in_a_turn_to_both_does_not_hide_a_difference():
     assert "stands out from the noise" in compared([4 * mood for mood in moods], [4.2 * mood for mood in moods[::-1]])
 
 
-def test_a_difference_of_nothing_that_is_not_known_well_is_not_said_not_to_matter():
+def test_uncertain_zero_difference_is_not_called_irrelevant():
     moods = [1 + 0.2 * (-1) ** number for number in range(45)]
 
     assert "stands out from the noise" in compared([4 * mood for mood in moods], [4 * 2 - 4 * mood for mood in moods])
 
 
 @pytest.mark.parametrize("batches_in_a_mood", [2, 20, 200])
-def test_ways_that_do_not_differ_are_hardly_ever_said_to_on_a_host_whose_mood_changes(batches_in_a_mood):
-    """A host that slows down by up to 80 %, and a graph's turn between the turns of the two."""
+def test_equal_methods_on_drifting_host_rarely_seem_to_differ(batches_in_a_mood):
+    """The host slows down by up to 80 %, and a graph's turn lies between those of the two methods."""
     chance, mood = random.Random(20261121), 1.0
 
     def batch_ms() -> float:
@@ -242,7 +242,7 @@ def test_the_samples_by_turn_are_all_of_them_in_order(samples_ms):
 
 
 @given(st.integers(3, 300), st.integers(0, 20), st.sampled_from(["cpu", "cuda:0"]))
-def test_every_loop_takes_its_timings_a_few_in_each_turn_and_the_host_clock_alone_at_a_stretch(kept, drop, device):
+def test_loops_take_timings_in_turns_but_host_clock_at_a_stretch(kept, drop, device):
     planned = loops(can(device), cold=False)
     turns = schedule(planned, kept + drop, drop)
 
@@ -252,7 +252,7 @@ def test_every_loop_takes_its_timings_a_few_in_each_turn_and_the_host_clock_alon
         alone = loop[0] == ("host_clock",)
         assert counts == ([kept + drop] if alone else [drop][: drop > 0] + turn_counts(kept))
     in_turn = [turn for turn in turns[1:] if turn]
-    assert len({turn[0][0] for turn in in_turn}) == min(len(in_turn), len(in_turn[0]))  # another one begins
+    assert len({turn[0][0] for turn in in_turn}) == min(len(in_turn), len(in_turn[0]))  # another loop begins
     assert all({loop for loop, _ in turn} == {loop for loop, _ in in_turn[0]} for turn in in_turn)
 
 
@@ -262,17 +262,17 @@ def test_without_warm_up_there_is_one_stretch(repeats, drop):
         assert [turn for turn in schedule([loop], repeats + drop, drop) if turn] == [[(loop, repeats + drop)]]
 
 
-def test_a_difference_is_that_of_the_means_beside_it_where_turns_are_uneven():
+def test_difference_over_uneven_turns_is_that_of_the_means():
     """Ten samples are eight turns of one and one of two."""
     assert "seem 11 % slower" in compared([4.0] * 10, [4.4] * 8 + [4.4 + 0.2, 4.4 + 0.2])
 
 
-def test_three_samples_are_compared_and_noise_is_said_to_be_that():
+def test_three_samples_are_compared_and_noise_is_named():
     assert "stands out from the noise" in compared([4.0, 9.0, 5.0], [6.0, 5.0, 9.0])
     assert "50 % slower" in compared([4.0, 4.01, 3.99], [6.0, 6.01, 6.0])
 
 
-def test_copies_that_may_cost_something_are_said_to_be_within_the_noise():
+def test_copy_cost_within_noise_is_named_noise():
     noise = [1 + 0.3 * (-1) ** (number // 5) for number in range(45)]
     cells = [
         Cell(way="host_clock_synchronised", condition=condition, figures=Figures.of(samples_ms))
@@ -290,7 +290,7 @@ def test_copies_that_may_cost_something_are_said_to_be_within_the_noise():
 
 
 def test_less_than_one_percent_within_the_noise_is_no_figure():
-    """A warm loop of a first sample of 0, beside a pinned one of three samples with 0.14 % more at the mean."""
+    """A warm loop with a first sample of 0, and a pinned one of three samples with a mean 0.14 % higher."""
     warm, pinned = Figures.of([0.0] + [745763.0] * 8), Figures.of([726047.0, 632707.0, 632707.0])
     cells = [
         Cell(way="host_clock_synchronised", condition="warm", figures=warm),
@@ -300,7 +300,7 @@ def test_less_than_one_percent_within_the_noise_is_no_figure():
     assert "from pinned memory adds nothing that stands out from the noise." in about(made(cells), "Copying")
 
 
-def test_on_the_cpu_one_sentence_says_what_does_not_apply():
+def test_cpu_methods_get_one_sentence_about_inapplicable_parts():
     on_cpu = replace(example().environment, device="cpu")
     cells = [
         Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
@@ -325,11 +325,11 @@ def test_on_the_cpu_one_sentence_says_what_does_not_apply():
         ((57.1, 48.2, 48.0), "stage times", "agree within 0.5 %"),
     ],
 )
-def test_what_timing_costs_a_pipeline_is_by_case(wholes, words, expected):
+def test_pipeline_timing_cost_is_described_by_case(wholes, words, expected):
     assert expected in about(pipeline(wholes), words)
 
 
-def test_stage_times_that_differ_are_said_to():
+def test_differing_stage_times_are_reported():
     assert "differ by up to 30 %" in about(pipeline(first=(35.0, 27.0)), "stage times")
 
 
@@ -360,7 +360,7 @@ def check_sense(sentences) -> None:
         for amount in re.findall(r"([\d.]+) % (?:slower|faster|more|less|longer)", sentence):
             assert float(amount) >= 0
         told = [float(amount) for amount in re.findall(r"(?:adds|take|takes|seem|reads|slowest) ([\d.]+) %", sentence)]
-        if sentence.startswith("A single sample"):  # it tells both ends, and one of them is far
+        if sentence.startswith("A single sample"):  # the sentence gives both ends, and one of them is far
             told = [max(told)] if told else []
         assert all(amount >= 1 for amount in told), sentence
         for ratio in re.findall(r"([\d.]+) times", sentence):
@@ -448,7 +448,7 @@ def test_a_request_that_cannot_be_carried_out_is_refused_in_one_line(models, opt
     assert "\n" not in refused.value.message
 
 
-def test_the_defaults_are_those_of_the_help():
+def test_clocks_defaults_match_the_help():
     asked = clocks.read_asked(["a", "b"], {"repeats": None})
 
     assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 200, 5, 10.0)

@@ -1,4 +1,4 @@
-"""Comparisons: what is called faster, slower or the same, and what is not compared at all."""
+"""Comparisons: verdicts of faster, slower and same, and rows that are not compared."""
 
 import random
 
@@ -18,7 +18,7 @@ from tputfind.stats import ratio_interval
 
 
 def row(batch, *processes, health=None):
-    """A row whose processes took these times for each of their batches."""
+    """Return a row whose processes took these times for each of their batches."""
     return Row(batch_size=batch, timings=tuple(Timing(device_ms=tuple(spans), health=health) for spans in processes))
 
 
@@ -27,11 +27,11 @@ def record(*rows, **changes):
 
 
 def steady(batch, ms, spread=0.0005):
-    """A row of three processes that differ by a little."""
+    """Return a row of three processes that differ slightly."""
     return row(batch, *([ms * factor] * 20 for factor in (1 - spread, 1, 1 + spread)))
 
 
-def test_a_row_within_the_tolerance_is_the_same_and_one_beyond_is_not():
+def test_rows_within_tolerance_are_same_and_beyond_differ():
     old = record(steady(1, 10), steady(8, 20), steady(32, 40))
     new = record(steady(1, 10.02), steady(8, 21), steady(32, 38))
 
@@ -60,7 +60,7 @@ def test_one_process_does_not_show_how_processes_differ():
     )
 
 
-def test_compare_of_one_process_of_several_shows_no_interval_and_costs_others_nothing():
+def test_compare_row_of_one_process_has_no_interval_and_leaves_other_rows():
     spec = replace(example().spec, processes=None)
     beside = replace(row(2, [20.0] * 50), ended_by="beside")
     more, less = (record(*rows, spec=spec) for rows in ((beside, steady(8, 20)), (steady(8, 20),)))
@@ -119,7 +119,7 @@ def test_another_shape_or_method_is_refused():
         compare(old, replace(old, method=1))
 
 
-def test_a_model_in_a_file_is_the_same_in_another_checkout_and_the_changed_file_is_told():
+def test_compare_model_in_other_checkout_is_same_and_changes_are_reported():
     old = record(steady(8, 20), source_sha256="a")
     here, there = (replace(old.spec, model=f"{folder}/mine.py:factory") for folder in ("/a", "/b/c"))
 
@@ -129,7 +129,7 @@ def test_a_model_in_a_file_is_the_same_in_another_checkout_and_the_changed_file_
     assert found.differs == ("the file that the model or its weights are made by",)
 
 
-def test_other_bytes_of_a_live_object_are_told():
+def test_compare_changed_bytes_of_live_object_are_reported():
     old = record(steady(8, 20), source_sha256="a")
     live = replace(old.spec, model="Net (live)")
 
@@ -139,7 +139,7 @@ def test_other_bytes_of_a_live_object_are_told():
     assert found.differs == ("the bytes of the live object",)
 
 
-def test_another_mode_layout_or_version_is_compared_and_told():
+def test_compare_other_mode_layout_or_version_is_reported():
     old = record(steady(8, 20))
     new = replace(
         old, spec=replace(old.spec, layout="nhwc", mode="compile"), environment=replace(old.environment, torch="9.9")
@@ -152,7 +152,7 @@ def test_another_mode_layout_or_version_is_compared_and_told():
     assert f"torch {old.environment.torch} and 9.9" in differs
 
 
-def test_rows_whose_clocks_were_held_down_are_not_compared_but_a_power_limit_is_the_devices_own():
+def test_compare_throttled_rows_are_not_comparable_unless_power_limited():
     def at(mhz, reason):
         health = Health(readings=5, sm_clock_mhz=mhz, slowed={reason: 0.5})
         return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
@@ -166,7 +166,7 @@ def test_rows_whose_clocks_were_held_down_are_not_compared_but_a_power_limit_is_
 
 
 @pytest.mark.parametrize("slowed", [({"power_cap": 0.5}, {}), ({}, {"power_cap": 0.5})])
-def test_a_power_limit_that_only_one_record_reached_is_told_beside_its_clocks(slowed):
+def test_compare_power_limit_in_one_record_is_shown_with_clocks(slowed):
     old, new = (
         record(row(8, *[[20.0] * 20, [20.01] * 20], health=Health(readings=5, sm_clock_mhz=mhz, slowed=by)))
         for mhz, by in zip((1900, 1700), slowed, strict=True)
@@ -175,7 +175,7 @@ def test_a_power_limit_that_only_one_record_reached_is_told_beside_its_clocks(sl
     assert compare(old, new).best.reason == "SM clock 1900 and 1700 MHz at the power limit"
 
 
-def test_a_batch_that_fails_in_the_new_record_is_lost_and_counts_as_slower():
+def test_batch_failing_in_new_record_is_lost_and_counts_as_slower():
     failed = Row(batch_size=16, failure=Failure(kind="out_of_memory", message="no"))
     found = compare(record(steady(8, 20), steady(16, 40)), record(steady(8, 20), failed))
 
@@ -248,7 +248,7 @@ def judged(ratio, low, high):
     return Judgement(old_batch=8, new_batch=8, ratio=ratio, low=low, high=high, verdict="ambiguous")
 
 
-def test_the_fastest_rows_can_be_what_became_slower():
+def test_slower_fastest_rows_of_different_batches_are_reported():
     found = compare(record(steady(8, 20)), record(steady(16, 80)))
 
     assert found.slower_than(0.03) == [found.best]
@@ -256,7 +256,7 @@ def test_the_fastest_rows_can_be_what_became_slower():
     assert compare(record(), record()).slower_than(0.03) == []
 
 
-def test_what_is_slower_by_more_than_a_share_is_so_only_where_the_interval_excludes_that_it_is_as_fast():
+def test_row_is_slower_than_fraction_only_if_interval_excludes_equality():
     old, new = record(steady(8, 20, spread=0.1)), record(steady(8, 24, spread=0.1))
     found = compare(old, new)
 
@@ -270,7 +270,7 @@ def test_what_is_slower_by_more_than_a_share_is_so_only_where_the_interval_exclu
     [
         (0.9, 0.85, 0.95, True, True),
         (0.9, 0.85, 1.0, False, True),
-        (0.97, 0.96, 0.98, False, True),  # by the share, and not by more
+        (0.97, 0.96, 0.98, False, True),  # by exactly the fraction
         (0.98, 0.97, 0.99, False, False),
         (0.99, 0.9, 1.1, False, True),
         (1.5, 1.4, 1.6, False, False),
@@ -285,7 +285,7 @@ def test_slower_by_3_percent_is_certain_possible_or_excluded(ratio, low, high, s
     assert one.may_be_slower_than(1 - 0.97) is may_be
 
 
-def test_a_row_that_is_certainly_slower_is_not_told_as_one_that_may_be():
+def test_certainly_slower_row_is_not_reported_as_maybe_slower():
     found = compare(record(steady(1, 10), steady(2, 5)), record(steady(1, 20), steady(2, 5)))
 
     assert [one.new_batch for one in found.slower_than(0.03)] == [1]
@@ -337,7 +337,7 @@ def test_rows_beyond_the_largest_batch_of_the_new_record_are_lost():
     ],
 )
 def test_rates_that_repeat_to_two_permille_are_the_same_within_the_tolerance(ratio, tolerance, verdict):
-    """Of processes that do not differ the ratio is known to the root of 2 times 0.2 %, either rate's share."""
+    """If processes do not differ, the ratio has an uncertainty of 0.2 % (that of each rate) times the root of 2."""
     old, new = (record(row(8, *[[ms] * 20] * 3)) for ms in (20.0, 20.0 / ratio))
 
     assert compare(old, new, tolerance=tolerance).verdict == verdict
@@ -345,7 +345,7 @@ def test_rates_that_repeat_to_two_permille_are_the_same_within_the_tolerance(rat
         assert compare(old, new).verdict == verdict
 
 
-def test_a_tolerance_is_to_be_above_what_a_ratio_repeats_to():
+def test_tolerance_below_repeatability_is_refused():
     old = record(steady(8, 20))
 
     assert compare(old, old, tolerance=0.0029).tolerance == 0.0029
@@ -363,21 +363,21 @@ def test_a_tolerance_is_to_be_above_what_a_ratio_repeats_to():
         (None, 1900, ""),
     ],
 )
-def test_clocks_that_differ_by_2_percent_are_told(before, after, reason):
+def test_clocks_differing_by_2_percent_are_reported(before, after, reason):
     def at(mhz):
         return record(row(8, *[[20.0] * 20, [20.01] * 20], health=Health(readings=5, sm_clock_mhz=mhz)))
 
     assert compare(at(before), at(after)).best.reason == reason
 
 
-def test_a_record_that_was_cut_short_and_rows_that_only_one_has_are_told():
+def test_cut_short_record_and_unmatched_rows_are_reported():
     old, new = record(steady(8, 20), finished=None), record(steady(8, 20), steady(16, 30))
 
     assert compare(old, new).differs == ("OLD was cut short", "only NEW has batch 16")
     assert compare(new, old).differs == ("only OLD has batch 16", "NEW was cut short")
 
 
-def test_weights_of_one_name_are_the_same_wherever_they_lie_and_none_are_random():
+def test_weights_of_same_file_name_in_other_folders_are_same():
     old = record(steady(8, 20))
     here, there, other = (replace(old, spec=replace(old.spec, weights=name)) for name in ("/a/w.pt", "/b/w.pt", "v.pt"))
 
@@ -386,7 +386,7 @@ def test_weights_of_one_name_are_the_same_wherever_they_lie_and_none_are_random(
     assert compare(here, other, force=True).unlike == ("weights w.pt and v.pt",)
 
 
-def test_a_batch_that_failed_before_is_not_lost_and_one_that_fails_in_both_is_not_told():
+def test_batch_failing_before_is_not_lost_and_in_both_is_omitted():
     failed = Row(batch_size=16, failure=Failure(kind="died", message="no"))
     mended = compare(record(steady(8, 20), failed), record(steady(8, 20), steady(16, 40)))
 
@@ -407,7 +407,7 @@ def test_a_batch_that_is_lost_counts_though_the_host_set_its_pace():
     assert [(one.lost, one.host_bound) for one in found.slower_than(0.03)] == [(True, True)]
 
 
-def test_half_the_widths_of_both_rates_are_told_where_they_are_known():
+def test_half_widths_of_both_rates_are_given_if_available():
     found = compare(record(steady(8, 20)), record(steady(8, 20, spread=0.01))).best
     unknown = compare(record(steady(8, 20)), record(Row(batch_size=8))).rows[0]
 
@@ -415,14 +415,14 @@ def test_half_the_widths_of_both_rates_are_told_where_they_are_known():
     assert (unknown.new_share, unknown.ratio, unknown.lost) == (None, None, False)
 
 
-def test_a_row_that_the_host_sets_the_pace_of_in_the_new_record_alone_is_bound_by_it():
+def test_row_host_bound_only_in_new_record_is_host_bound():
     timings = tuple(Timing(device_ms=(30.0 * near,) * 20, enqueue_ms=(30.0,) * 20) for near in (0.999, 1, 1.001))
 
     assert compare(record(steady(8, 20)), record(Row(batch_size=8, timings=timings))).best.host_bound
     assert not compare(record(steady(8, 20)), record(steady(8, 20))).best.host_bound
 
 
-def test_a_moment_at_the_temperature_limit_keeps_nothing_from_being_compared():
+def test_brief_thermal_throttling_does_not_prevent_comparison():
     def at(share):
         health = Health(readings=5, sm_clock_mhz=1900, slowed={"hardware_thermal": share})
         return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
@@ -439,7 +439,7 @@ def test_a_model_of_a_library_goes_by_its_whole_name():
         compare(one, other)
 
 
-def test_why_rows_that_are_not_judged_alike_are_not_is_told():
+def test_reason_for_unjudged_rows_is_given():
     apart = compare(record(steady(8, 20)), record(steady(16, 40)))
     untimed = compare(record(steady(8, 20)), record(Row(batch_size=8)))
     one_process = compare(record(steady(8, 20)), record(row(8, [20.0] * 50)))
@@ -489,12 +489,12 @@ def test_the_interval_is_welchs_of_scipy_for_processes_of_one_length(first, seco
     exact = expected.confidence_interval(confidence)
     assert abs(found.low + found.high - 2 - exact.low - exact.high) < 0.01 * (exact.high - exact.low)
     wider = (found.high - found.low) / (exact.high - exact.low)
-    assert 0.999 <= wider <= 1.05  # degrees of freedom that are no whole number are interpolated, on the safe side
+    assert 0.999 <= wider <= 1.05  # fractional degrees of freedom are interpolated, on the safe side
 
 
 @pytest.mark.parametrize("between", [0.0005, 0.005, 0.02, 0.05])
 @pytest.mark.parametrize("rows", [1, 10])
-def test_simulations_of_two_equal_runs_are_told_apart_in_fewer_than_5_percent(between, rows):
+def test_equal_simulated_runs_differ_in_at_most_7_percent(between, rows):
     rng = random.Random(20261123)
     runs, alarms, best, same = 400, 0, 0, 0
 
@@ -516,7 +516,7 @@ def test_simulations_of_two_equal_runs_are_told_apart_in_fewer_than_5_percent(be
 
 
 def _processes(rng, batch, between):
-    """Three processes of twenty batches each: they differ, and so do their batches."""
+    """Return three processes of twenty batches each, with variation between and within processes."""
     for _ in range(3):
         mean = batch**0.8 * rng.gauss(1, between)
         yield [abs(mean * rng.gauss(1, 0.01)) for _ in range(20)]

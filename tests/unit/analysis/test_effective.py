@@ -1,4 +1,4 @@
-"""Which batch size, and how often accumulated, comes to an effective batch the fastest."""
+"""The batch size and accumulation that reach an effective batch fastest."""
 
 import msgspec
 import pytest
@@ -49,7 +49,7 @@ def test_row_without_room_for_gradients_is_not_accumulated():
     assert reach(found, 64).row.batch_size == 64
 
 
-def test_answer_says_that_repeated_steps_are_bounds_and_what_measures_them():
+def test_answer_for_repeated_steps_gives_bounds_and_measuring_command():
     timed = (row(32, 40.0), row(64, 60.0))
 
     assert answer(record(*timed, effective_batch=256)) == (

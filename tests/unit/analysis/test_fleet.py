@@ -1,4 +1,4 @@
-"""Devices side by side: verdicts against the median of the others, and what load does to each."""
+"""Devices side by side: verdicts against the median of the other devices, and the effect of load on each."""
 
 import random
 from math import exp
@@ -18,13 +18,13 @@ SPAN = st.tuples(st.floats(0, 100), st.floats(0, 100)).map(lambda ends: (min(end
 
 
 def timed(batch_size, paces_ms, **fields):
-    """A row whose processes have these paces; each took twenty batches."""
+    """Return a row whose processes have these step times in ms; each took twenty batches."""
     timings = tuple(Timing(device_ms=(pace,) * 20, **{"health": HEALTH, **fields}) for pace in paces_ms)
     return replace(row(batch_size, paces_ms[0]), timings=timings)
 
 
 def of_device(number, *rows, load="solo"):
-    """A record of one GPU of a host."""
+    """Return a record of one GPU of a host."""
     record = example()
     name = f"cuda:{number}"
     environment = replace(record.environment, device=name, device_uuid=f"GPU-{number}")
@@ -37,7 +37,7 @@ STEADY = (10.0, 10.001, 9.999)
 
 
 @given(SPAN, st.lists(st.none() | SPAN, max_size=4))
-def test_the_share_of_a_window_lies_between_none_and_all_of_it(window, others):
+def test_busy_fraction_of_window_lies_between_0_and_1(window, others):
     share = all_busy_share_of_window(window, others)
 
     assert 0 <= share <= 1
@@ -45,7 +45,7 @@ def test_the_share_of_a_window_lies_between_none_and_all_of_it(window, others):
         assert share == 0
 
 
-def test_the_share_of_a_window_is_what_all_others_cover():
+def test_busy_fraction_of_window_is_overlap_of_all_other_devices():
     assert all_busy_share_of_window((10, 20), [(0, 30), (5, 20)]) == 1
     assert all_busy_share_of_window((10, 20), [(12, 30), (5, 17)]) == pytest.approx(0.5)
     assert all_busy_share_of_window((10, 20), [(21, 30)]) == 0
@@ -54,7 +54,7 @@ def test_the_share_of_a_window_is_what_all_others_cover():
 
 @pytest.mark.parametrize("apart", [0.0, 0.05])
 @pytest.mark.parametrize("others", [1, 2, 3, 6])
-def test_the_interval_of_the_ratio_holds_the_true_one_as_often_as_it_says(others, apart):
+def test_interval_of_ratio_covers_true_ratio_at_its_level(others, apart):
     draw = random.Random(others)
     runs, held = 400, 0
     for _ in range(runs):
@@ -68,7 +68,7 @@ def test_the_interval_of_the_ratio_holds_the_true_one_as_often_as_it_says(others
 
 
 @given(st.lists(st.floats(1, 100), min_size=2, max_size=6))
-def test_the_ratio_is_to_the_median_of_the_others_and_its_interval_holds_it(paces):
+def test_ratio_is_to_median_of_other_devices_and_inside_its_interval(paces):
     rows = [timed(8, (pace, pace * 1.001)) for pace in paces]
     ratio, interval = ratio_to_others(rows[0], rows[1:])
 
@@ -79,7 +79,7 @@ def test_the_ratio_is_to_the_median_of_the_others_and_its_interval_holds_it(pace
         assert ratio == pytest.approx(rows[0].samples_per_s / median(rates))
 
 
-def test_of_two_devices_one_is_to_the_other_what_that_is_to_it_the_other_way_round():
+def test_ratio_of_two_devices_is_reciprocal_of_reverse_ratio():
     one, other = timed(8, (10.0, 10.1)), timed(8, (12.0, 12.2))
     (ratio, interval), (back, backwards) = ratio_to_others(one, [other]), ratio_to_others(other, [one])
 
@@ -87,7 +87,7 @@ def test_of_two_devices_one_is_to_the_other_what_that_is_to_it_the_other_way_rou
     assert (interval.low, interval.high) == pytest.approx((1 / backwards.high, 1 / backwards.low))
 
 
-def test_a_slow_device_is_found_with_what_goes_with_it():
+def test_slow_device_is_found_with_its_causes():
     cool = timed(8, STEADY)
     held = replace(HEALTH, sm_clock_mhz=1500.0, temperature_c=85.0, slowed={"power_cap": 0.4})
     slow = replace(timed(8, [11.0, 11.001, 10.999], health=held), memory_of_others_bytes=2**30)
@@ -101,7 +101,7 @@ def test_a_slow_device_is_found_with_what_goes_with_it():
     assert found.devices[0].causes == ()
 
 
-def test_the_verdict_is_of_the_fastest_batch_and_others_that_differ_are_named():
+def test_verdict_is_for_fastest_batch_and_other_differing_rows_are_listed():
     even = (timed(1, STEADY), timed(8, STEADY))
     late = (timed(1, [12.0, 12.001, 11.999]), timed(8, STEADY))
     (found,) = fleet.by_device([of_device(0, *even), of_device(1, *even), of_device(2, *late)])
@@ -111,7 +111,7 @@ def test_the_verdict_is_of_the_fastest_batch_and_others_that_differ_are_named():
     assert [(one.record.environment.device, one.row.batch_size) for one in found.elsewhere] == [("cuda:2", 1)]
 
 
-def test_what_processes_cannot_tell_is_not_known():
+def test_verdict_is_not_known_from_one_or_noisy_processes():
     once = timed(8, [10.0])
     wild = timed(8, [5.0, 10.0, 20.0])
 
@@ -121,7 +121,7 @@ def test_what_processes_cannot_tell_is_not_known():
     assert {one.verdict for one in found.devices} == {"not known"}
 
 
-def test_one_device_or_devices_of_other_work_are_not_set_side_by_side():
+def test_single_device_or_unlike_devices_are_not_compared():
     first = of_device(0, timed(8, STEADY))
     other = of_device(1, timed(8, STEADY))
     bf16 = replace(other, spec=replace(other.spec, dtype="bf16"))
@@ -132,7 +132,7 @@ def test_one_device_or_devices_of_other_work_are_not_set_side_by_side():
     assert fleet.by_device([first, of_device(1, timed(4, STEADY))]) == []
 
 
-def test_under_load_each_device_is_set_against_itself_alone_and_all_are_added_up():
+def test_all_busy_devices_are_compared_with_themselves_alone_and_summed():
     held = replace(HEALTH, sm_clock_mhz=1500.0, slowed={"power_cap": 0.9})
     alone = [of_device(number, timed(8, STEADY)) for number in range(3)]
     busy = [
@@ -153,7 +153,7 @@ def test_under_load_each_device_is_set_against_itself_alone_and_all_are_added_up
     assert fleet.by_device([*alone, *busy]) == fleet.by_device(alone)
 
 
-def test_plans_rest_on_the_slowest_of_devices_that_were_busy_together_and_on_none_that_was_alone():
+def test_plan_uses_slowest_of_all_busy_devices_and_none_alone():
     alone = [of_device(number, timed(8, STEADY)) for number in range(2)]
     busy = [of_device(0, timed(8, STEADY), load="all_busy"), of_device(1, timed(8, [12.5, 12.5]), load="all_busy")]
 
@@ -164,7 +164,7 @@ def test_plans_rest_on_the_slowest_of_devices_that_were_busy_together_and_on_non
     assert fleet.to_plan_with(busy)[0] == [busy[1]]
 
 
-def test_plans_do_not_rest_on_devices_that_were_busy_together_up_to_a_small_batch():
+def test_plan_ignores_all_busy_devices_timed_only_at_small_batches():
     alone = [of_device(number, timed(1, [5.0, 5.001, 4.999]), timed(8, STEADY)) for number in range(2)]
     cut = [of_device(number, timed(1, [5.0, 5.001, 4.999]), load="all_busy") for number in range(2)]
     whole = of_device(1, timed(1, [5.0, 5.001, 4.999]), timed(8, [12.5, 12.5]), load="all_busy")

@@ -1,4 +1,4 @@
-"""What a comparison comes to as an exit code: slower, too noisy to judge, or not judged at all."""
+"""Exit codes of a comparison: slower, too noisy to judge, or not judged."""
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from tputfind.record.record import Health, Record, Row, Timing
 
 
 def of(*processes_ms: float, batch_size: int = 32, enqueue_ms: float = 0.1, health: Health | None = None) -> Record:
-    """A record of one batch size whose processes took these times for each of their batches."""
+    """Return a record of one batch size whose processes took these times for each of their batches."""
     timings = tuple(
         Timing(device_ms=(ms,) * 20, latency_ms=(ms,), enqueue_ms=(ms * enqueue_ms,), health=health)
         for ms in processes_ms
@@ -34,8 +34,8 @@ def test_gate_on_records_too_noisy_to_judge_has_its_own_code():
     assert lines == ["too noisy to exclude that it is 3 % slower: resnet50 fp16 nchw eager at batch 32 (the fastest)"]
 
 
-def test_gate_on_a_slower_row_within_the_share_says_one_thing():
-    """0.977 (0.956 to 0.999): certainly slower, perhaps by 3 %. It was said to be unjudged too."""
+def test_gate_on_slower_row_within_tolerance_gives_one_reason():
+    """The ratio 0.977 (0.956 to 0.999) is certainly below 1, perhaps by 3 %. It was also reported as unjudged once."""
     code, lines, found = judged(STEADY, of(10.14, 10.235, 10.33))
 
     assert found.verdict == "slower"

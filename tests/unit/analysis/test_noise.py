@@ -1,4 +1,4 @@
-"""Faults put into otherwise quiet samples each raise the notice that is about them, and only that."""
+"""A fault added to otherwise quiet samples raises exactly its own notice."""
 
 import random
 
@@ -42,7 +42,7 @@ def of_two_modes(rng):
 def kinds(
     *windows, steady=True, missing=0, ended_by="full", finished="2026-11-20T12:01:00+00:00", device="cuda:0", **changes
 ):
-    """The kinds of notices about noise that a record with a row of these windows has, one process each."""
+    """Return the kinds of noise notices of a record with a row of these windows, one per process."""
     timings = tuple(
         Timing(device_ms=tuple(window), latency_ms=(1.0,) * 100, health=HEALTH, steady=steady) for window in windows
     )
@@ -73,7 +73,7 @@ def test_a_fault_raises_its_notice_and_only_that(samples, expected, seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_the_same_faults_are_seen_in_one_of_three_processes_or_in_all(seed):
+def test_noise_signs_are_found_in_one_or_all_of_three_processes(seed):
     rng = random.Random(seed)
 
     assert kinds(quiet(rng), one_batch_ten_times_slower(rng), quiet(rng)) == ["outliers"]
@@ -104,7 +104,7 @@ def test_many_slow_batches_are_no_outliers_but_scatter():
     assert kinds(samples) == ["spread"]
 
 
-def test_a_process_that_did_not_settle_is_told_unless_its_trend_is():
+def test_unsettled_process_is_reported_unless_its_trend_is():
     rng = random.Random(1)
 
     assert kinds(quiet(rng), steady=False) == ["not_settled"]
@@ -116,7 +116,7 @@ def flat(ms=10.0, count=100):
 
 
 def scattered(deviation):
-    """A hundred samples with this spread, in no order that would be a trend."""
+    """Return a hundred samples with this spread, ordered without a trend."""
     step = 1.349 * deviation
     return [10 * (1 + step * (number % 2 - 0.5)) for number in range(100)]
 
@@ -130,10 +130,10 @@ def scattered(deviation):
         ([[10 * (1 + 0.021 * (number // 10) / 8.0) for number in range(100)]], ["trend"]),
         ([scattered(0.049)] * 3, []),
         ([scattered(0.051)] * 3, ["spread"]),
-        ([scattered(0.051), flat(), flat()], []),  # one of three
+        ([scattered(0.051), flat(), flat()], []),  # in one of three
     ],
 )
-def test_each_sign_of_noise_is_told_from_its_own_share_on(windows, expected):
+def test_each_noise_sign_is_reported_above_its_own_threshold(windows, expected):
     assert kinds(*windows) == expected
 
 
@@ -146,8 +146,8 @@ def test_each_sign_of_noise_is_told_from_its_own_share_on(windows, expected):
         (0.11, True, ["trend", "wide_interval"]),
     ],
 )
-def test_processes_that_disagree_are_told_from_3_percent_on_and_from_10_beside_a_trend(half_width, trending, expected):
-    # Of three processes that are off by -d, 0 and d, the interval is 4.303 d / the root of 3 to either side.
+def test_differing_processes_are_reported_from_3_percent_or_10_with_a_trend(half_width, trending, expected):
+    # With three processes off by -d, 0 and d, the half-width is 4.303 d / the root of 3.
     off = half_width * 3**0.5 / 4.303
     drift = [1 + (0.03 * (number // 10) if trending else 0) for number in range(100)]
 
@@ -167,18 +167,18 @@ def test_processes_that_disagree_are_told_from_3_percent_on_and_from_10_beside_a
         ([flat(), flat(12), flat()], ["wide_interval"]),
     ],
 )
-def test_a_cpu_scatters_more_before_it_is_told(windows, expected):
+def test_noise_thresholds_are_higher_on_a_cpu(windows, expected):
     assert kinds(*windows, device="cpu") == expected
 
 
-def test_on_a_cpu_times_that_did_not_settle_are_told_only_beside_noise_that_shows():
+def test_unsettled_cpu_times_are_reported_only_with_visible_noise():
     rng = random.Random(1)
 
     assert kinds(quiet(rng), steady=False, device="cpu") == []
     assert kinds(scattered(0.21), steady=False, device="cpu") == ["spread", "not_settled"]
 
 
-def test_notices_of_noise_are_read_as_one_that_names_every_sign():
+def test_noise_notices_are_merged_into_one_with_every_sign():
     rng = random.Random(1)
     rows = [
         replace(row(size, 5.0), timings=(Timing(device_ms=tuple(samples), steady=steady),))
@@ -207,7 +207,7 @@ def test_a_run_that_goes_on_may_still_reach_its_noise():
     assert kinds(*apart, max_noise=0.01, finished=None) == ["wide_interval"]
 
 
-def test_a_row_of_fewer_processes_than_it_will_have_is_told():
+def test_row_with_missing_processes_is_reported_as_unfinished():
     rng = random.Random(1)
 
     assert kinds(quiet(rng), quiet(rng), missing=1) == ["unfinished"]
@@ -215,14 +215,14 @@ def test_a_row_of_fewer_processes_than_it_will_have_is_told():
     assert kinds(quiet(rng), quiet(rng), missing=1, ended_by="alike") == []
 
 
-def test_noise_of_rows_that_no_answer_rests_on_is_not_told():
+def test_noise_of_rows_without_influence_is_not_reported():
     jumping = one_batch_ten_times_slower(random.Random(1))
 
     assert kinds(jumping, missing=2, ended_by="beside", steady=False) == []
     assert "outliers" in kinds(jumping, missing=2, ended_by="time")
 
 
-def test_one_process_that_is_not_steady_is_not_told_of_others():
+def test_single_unsteady_process_gives_no_notice_about_differing_processes():
     record = example()
     windows = [10.0] * 8 + [12.0] * 4
     one = replace(row(4, 5.0), timings=(Timing(device_ms=tuple(windows)),))
@@ -231,14 +231,14 @@ def test_one_process_that_is_not_steady_is_not_told_of_others():
     assert not [notice for notice in found if notice.kind == "wide_interval" and "processes differ" in notice.cause]
 
 
-def test_a_window_that_was_cut_short_says_so_and_a_row_that_is_not_done_yet_does_not():
+def test_cut_short_window_is_reported_but_not_an_unfinished_row():
     rng = random.Random(1)
 
     assert kinds(quiet(rng, 20)) == ["cut_short"]
     assert kinds(quiet(rng, 34), quiet(rng, 33), quiet(rng, 33)) == []
 
 
-def test_noise_above_what_was_asked_for_is_told():
+def test_noise_above_max_noise_is_reported():
     rng = random.Random(1)
     slower = [sample * 1.02 for sample in quiet(rng)]
 
@@ -254,7 +254,7 @@ def slowed(**reasons):
     return replace(example(), rows=(replace(row(4, 5.0), timings=timings),))
 
 
-def test_a_throttled_row_is_kept_flagged_and_says_why():
+def test_throttled_row_is_kept_and_flagged_with_its_reason():
     record = slowed(power_cap=0.4)
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "throttled"]
     (cells,) = frame([record]).to_dict("records")
@@ -265,7 +265,7 @@ def test_a_throttled_row_is_kept_flagged_and_says_why():
     assert cells["samples_per_s"] > 0
 
 
-def test_a_reason_that_only_a_later_version_has_words_for_is_told_by_its_name():
+def test_unknown_throttle_reason_is_shown_by_its_name():
     (notice,) = [notice for notice in notices.of(slowed(power_cap=0.4, moonlight=0.1)) if notice.kind == "throttled"]
 
     assert notice.cause == "moonlight and power limit"
@@ -279,7 +279,7 @@ def test_a_reason_that_only_a_later_version_has_words_for_is_told_by_its_name():
         ("hardware_slowdown", "cool it better"),
     ],
 )
-def test_better_cooling_is_advised_where_heat_held_the_clocks_down_for_one_percent_of_the_time(reason, advice):
+def test_better_cooling_is_advised_if_heat_throttles_one_percent_of_time(reason, advice):
     (notice,) = [
         notice for notice in notices.of(slowed(**{reason: 0.01, "sync_boost": 0.005})) if "clocks" in notice.seen
     ]
@@ -290,7 +290,7 @@ def test_better_cooling_is_advised_where_heat_held_the_clocks_down_for_one_perce
     assert notice.seen.endswith("up to 1% of the time at batch 4, 1700 of 1980 MHz (-14%)")
 
 
-def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are_told():
+def test_throttled_rows_report_lowest_clock_and_highest_maximum_clock():
     def at(batch_size, share, mhz, most_mhz):
         found = replace(HEALTH, slowed={"power_cap": share}, sm_clock_mhz=mhz, sm_clock_max_mhz=most_mhz)
         timings = tuple(replace(timing, health=found) for timing in row(4, 5.0).timings)
@@ -307,7 +307,7 @@ def test_of_several_throttled_rows_the_lowest_clock_and_the_highest_there_is_are
     assert seen(at(1, 0.2, 1500.0, None)).endswith("up to 20% of the time at batch 1")
 
 
-def test_all_that_held_the_clocks_down_for_long_is_named_in_one_order():
+def test_throttle_reasons_are_listed_in_one_fixed_order():
     held = slowed(power_cap=0.5, sync_boost=0.2, power_brake=0.1, hardware_slowdown=0.3, software_thermal=0.001)
     (notice,) = [notice for notice in notices.of(held) if notice.kind == "throttled"]
 
@@ -332,7 +332,7 @@ def test_a_moment_at_a_limit_is_no_throttling():
     assert health(record.rows[0]).throttled is False
 
 
-def test_a_gpu_whose_health_is_unknown_has_empty_columns_and_one_notice():
+def test_gpu_without_health_has_empty_columns_and_one_notice():
     bare = tuple(replace(timing, health=None) for timing in row(4, 5.0).timings)
     rows = tuple(replace(row(size, 5.0), timings=bare) for size in (4, 8))
     record = replace(example(), rows=rows)

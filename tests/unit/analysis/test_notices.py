@@ -1,4 +1,4 @@
-"""What a reader must know is said where it is so, and only there."""
+"""Notices appear if and only if their condition holds."""
 
 import pytest
 from msgspec.structs import replace
@@ -20,7 +20,7 @@ def with_environment(record, **fields):
 
 
 def beside(record, *held: int):
-    """The record with these bytes held by others at its trials, in turn, and by nobody known at its rows."""
+    """Return the record with these bytes held by other processes at its trials, cyclically, and unknown at its rows."""
     trials = tuple(
         replace(trial, memory_of_others_bytes=held[number % len(held)]) for number, trial in enumerate(record.trials)
     )
@@ -28,7 +28,7 @@ def beside(record, *held: int):
     return replace(record, trials=trials, rows=rows)
 
 
-def test_memory_that_others_held_throughout_is_told_once():
+def test_constant_memory_of_other_processes_gives_one_notice():
     record = with_environment(beside(example(), 30 * GIB), memory_of_others_bytes=30 * GIB)
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
@@ -37,7 +37,7 @@ def test_memory_that_others_held_throughout_is_told_once():
     assert "--strict" in notice.advice
 
 
-def test_memory_that_others_took_meanwhile_is_told_with_both_ends():
+def test_changed_memory_of_other_processes_is_reported_with_both_ends():
     record = with_environment(beside(example(), 0, 20 * GIB), memory_of_others_bytes=0)
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
@@ -45,40 +45,40 @@ def test_memory_that_others_took_meanwhile_is_told_with_both_ends():
     assert "0 MiB to 20.0 GiB" in notice.seen
 
 
-def test_a_device_of_ones_own_or_one_that_cannot_tell_needs_no_notice():
+def test_exclusive_or_unreadable_device_needs_no_memory_notice():
     alone = with_environment(beside(example(), 0, 2**20), memory_of_others_bytes=0)
     unknown = with_environment(beside(example(), None), memory_of_others_bytes=None)
 
     assert not any(kind.startswith("memory_of_others") for kind in {**kinds(alone), **kinds(unknown)})
 
 
-def test_every_kind_of_failure_but_lack_of_memory_is_told_with_its_advice():
+def test_every_failure_kind_except_out_of_memory_is_reported_with_advice():
     for kind, advice in notices.ADVICE.items():
         trial = Trial(batch_size=77, failure=Failure(kind=kind, message="what it said"))
         record = replace(example(), trials=(trial,), rows=())
 
         told = [notice for notice in notices.of(record) if 77 in notice.batch_sizes]
-        # An error without a traceback is the model's, but nobody can look at more than its message.
+        # An error without a traceback is the model's, but only its message can be inspected.
         expected = notices.ADVICE["died"] if kind == "error" else advice
         assert [notice.advice for notice in told] == ([] if kind == "out_of_memory" else [expected])
         assert all("what it said" in notice.seen for notice in told)
 
 
-def test_a_batch_that_failed_when_it_was_soaked_is_told_even_if_it_was_for_memory():
+def test_failed_soak_is_reported_even_if_out_of_memory():
     soak = Trial(batch_size=5, steps=53, failure=Failure(kind="out_of_memory", message="it is full"))
     record = replace(example(), trials=(*example().trials, soak))
 
     assert kinds(record)["failed_when_soaked"] == (5,)
 
 
-def test_a_wrong_output_is_told_though_the_trial_passed():
+def test_wrong_output_is_reported_though_its_trial_passed():
     wrong = Row(batch_size=5, failure=Failure(kind="wrong_output", message="sample 4 differs"))
     record = replace(example(), rows=(*example().rows[:3], wrong))
 
     assert kinds(record)["row_wrong_output"] == (5,)
 
 
-def test_outputs_that_were_not_checked_are_told_by_reason():
+def test_unchecked_outputs_are_reported_by_reason():
     def row(index, **check):
         return replace(example().rows[index], output=OutputCheck(**check))
 
@@ -96,7 +96,7 @@ def test_outputs_that_were_not_checked_are_told_by_reason():
     assert [n.batch_sizes for n in told if n.kind == "output_not_finite"] == [(5,)]
 
 
-def test_memory_in_pieces_is_told_where_other_segments_are_forecast_to_fit_much_more():
+def test_fragmentation_is_reported_if_expandable_segments_fit_more():
     def record(forecast):
         return replace(example(), edge=replace(example().edge, expandable_forecast=forecast))
 
@@ -112,12 +112,12 @@ def test_memory_in_pieces_is_told_where_other_segments_are_forecast_to_fit_much_
     [
         (3, "out_of_memory", 0, None, True),
         (6, "out_of_memory", 0, None, False),  # beyond the largest
-        (3, "unsupported", 0, None, False),  # told as what it is
-        (3, "out_of_memory", GIB, None, False),  # others had taken memory
+        (3, "unsupported", 0, None, False),  # reported by its own kind
+        (3, "out_of_memory", GIB, None, False),  # other processes had taken memory
         (3, "out_of_memory", 0, GIB, False),  # under --headroom's limit
     ],
 )
-def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, limit_bytes, told):
+def test_smaller_batches_out_of_memory_are_reported(size, kind, others, limit_bytes, told):
     failure = Failure(kind=kind, message="it is full")
     trial = Trial(batch_size=size, failure=failure, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
     record = replace(example(), trials=(*example().trials, trial))
@@ -135,7 +135,7 @@ def test_smaller_batches_that_ran_out_of_memory_are_told(size, kind, others, lim
         (5, 20, 0, None, False),  # the largest itself
     ],
 )
-def test_a_larger_batch_that_fits_again_for_longer_than_a_trial_is_told(size, steps, others, limit_bytes, told):
+def test_larger_batch_that_fits_longer_than_a_trial_is_reported(size, steps, others, limit_bytes, told):
     trial = Trial(batch_size=size, steps=steps, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
     record = replace(example(), trials=(*example().trials, trial))
 
@@ -143,26 +143,26 @@ def test_a_larger_batch_that_fits_again_for_longer_than_a_trial_is_told(size, st
 
 
 def lasted(**edge):
-    """Return a record of which batch 9 lasted 20 steps, and the edge was this."""
+    """Return a record with this edge in which batch 9 ran for 20 steps."""
     trial = Trial(batch_size=9, steps=20, memory_of_others_bytes=0)
     edge = replace(example().edge, **edge)
     return replace(example(), trials=(*example().trials, trial), edge=edge)
 
 
-def test_a_larger_batch_is_said_to_fit_only_where_memory_set_a_steady_edge():
+def test_larger_batch_is_reported_only_for_steady_memory_edge():
     assert "larger_batches_fit" in kinds(lasted())
     assert "larger_batches_fit" not in kinds(lasted(limited_by="latency"))
     assert "larger_batches_fit" not in kinds(lasted(steady=False))
 
 
-def test_a_larger_batch_that_others_had_left_room_for_is_not_said_to_fit():
+def test_larger_batch_with_changed_memory_of_other_processes_is_not_reported():
     record = lasted()
     rows = [replace(row, memory_of_others_bytes=2**20) for row in record.rows]
 
     assert "larger_batches_fit" not in kinds(replace(record, rows=tuple(rows)))
 
 
-def test_a_smaller_row_that_ran_out_of_memory_is_told():
+def test_smaller_row_out_of_memory_is_reported():
     row = Row(batch_size=3, failure=Failure(kind="out_of_memory", message="it is full"))
     record = replace(example(), rows=(*example().rows, row))
 
@@ -173,7 +173,7 @@ def test_a_smaller_row_that_ran_out_of_memory_is_told():
 @pytest.mark.parametrize(
     ("slowest_ms", "cause"), [(5.0, "the device waits for Python"), (50.0, "the model's own code")]
 )
-def test_a_step_whose_submission_takes_longer_with_the_batch_is_told_to_wait_by_itself(slowest_ms, cause):
+def test_host_bound_step_growing_with_batch_blames_the_model_code(slowest_ms, cause):
     rows = (row(1, 4.0, enqueue_ms=3.9), row(64, slowest_ms, enqueue_ms=slowest_ms))
     record = replace(example(), rows=rows)
 
@@ -183,20 +183,20 @@ def test_a_step_whose_submission_takes_longer_with_the_batch_is_told_to_wait_by_
 
 
 def told(record, kind):
-    """The notice of that kind, or None."""
+    """Return the notice of a kind, or None."""
     return next((notice for notice in whole(notices.of(record)) if notice.kind == kind), None)
 
 
 def changed(row, **fields):
-    """The row with every timing changed so."""
+    """Return the row with all its timings changed."""
     timings = tuple(replace(timing, **fields) for timing in row.timings)
     return replace(row, timings=timings)
 
 
 @pytest.mark.parametrize(("retries", "expected"), [(None, False), (0, False), (239, False), (240, True), (250, True)])
-def test_an_allocator_that_asks_again_in_every_batch_is_told_and_one_that_did_so_a_few_times_is_not(retries, expected):
+def test_allocator_retries_in_every_batch_are_reported_but_not_a_few(retries, expected):
     busy = replace(row(4, 5.0, batches=100), allocator_retries=retries)
-    assert busy.steps == 240  # a hundred of each window, and forty before them
+    assert busy.steps == 240  # a hundred in each window, and forty before them
     rows = (row(1, 4.0), busy)
     notice = told(replace(example(), rows=rows), "allocator_retries")
 
@@ -210,7 +210,7 @@ def test_an_allocator_that_asks_again_in_every_batch_is_told_and_one_that_did_so
     ("into_ms", "out_ms", "expected"),
     [(4.0, 0.1, "80%"), (3.9, 3.9, None), (0.1, 6.0, "120%"), (None, None, None), (None, 5.0, "100%")],
 )
-def test_a_row_is_bound_by_its_copies_where_the_longer_way_takes_80_percent(into_ms, out_ms, expected):
+def test_row_is_copy_bound_if_longer_copy_takes_80_percent(into_ms, out_ms, expected):
     rows = (row(1, 4.0), changed(row(8, 5.0), copy_in_ms=into_ms, copy_out_ms=out_ms))
     notice = told(replace(example(), rows=rows), "copy_bound")
 
@@ -220,7 +220,7 @@ def test_a_row_is_bound_by_its_copies_where_the_longer_way_takes_80_percent(into
 
 
 @pytest.mark.parametrize(("graphs", "breaks", "expected"), [(1, 0, False), (2, 0, True), (1, 3, True), (3, 2, True)])
-def test_a_step_that_was_compiled_in_part_is_told(graphs, breaks, expected):
+def test_partly_compiled_step_is_reported(graphs, breaks, expected):
     compiled = Compiled(seconds=1.0, graphs=graphs, breaks=breaks)
     rows = (row(1, 4.0), changed(row(8, 5.0), compiled=compiled))
     notice = told(replace(example(), rows=rows), "graph_breaks")
@@ -231,7 +231,7 @@ def test_a_step_that_was_compiled_in_part_is_told(graphs, breaks, expected):
         assert notice.seen.endswith(f"graphs made: {graphs}")
 
 
-def test_latencies_too_few_for_the_percentile_that_a_limit_is_set_for_are_told():
+def test_too_few_latencies_for_slo_percentile_are_reported():
     record = example()
     rows = (changed(row(1, 4.0), latency_ms=(1.0,) * 99), changed(row(4, 4.0), latency_ms=(1.0,) * 98), row(8, 4.0))
     record = replace(record, rows=rows)
@@ -244,7 +244,7 @@ def test_latencies_too_few_for_the_percentile_that_a_limit_is_set_for_are_told()
     assert told(free, "few_latency_samples") is None
 
 
-def test_what_is_advised_against_python_that_sets_the_pace_is_of_the_mode_and_the_phase():
+def test_host_bound_advice_depends_on_mode_and_phase():
     def advice(**fields):
         record = replace(example(), rows=(row(1, 4.0, enqueue_ms=3.2),))
         record = replace(record, spec=replace(record.spec, **fields))
@@ -255,7 +255,7 @@ def test_what_is_advised_against_python_that_sets_the_pace_is_of_the_mode_and_th
     assert advice(phase="train", dtype="bf16", mode="compile") == "try a larger batch or --mode compile"
 
 
-def test_the_limit_of_a_second_is_told_only_where_it_is_the_default_that_ended_the_search():
+def test_default_latency_limit_is_reported_only_if_it_ended_the_search():
     def record(limited_by, limit):
         edge = replace(example().edge, limited_by=limited_by)
         return replace(example(), edge=edge, spec=replace(example().spec, max_latency_ms=limit))
@@ -277,7 +277,7 @@ def test_the_limit_of_a_second_is_told_only_where_it_is_the_default_that_ended_t
         {},
     ],
 )
-def test_a_search_of_the_hosts_memory_says_how_much_of_it_there_was(otherwise):
+def test_search_of_host_memory_reports_available_memory(otherwise):
     case = {"device": "cpu", "limit_bytes": None, "limited_by": "memory", "total_bytes": 32 * GIB} | otherwise
     record = with_environment(
         beside(example(), None),
@@ -308,7 +308,7 @@ def test_a_search_of_the_hosts_memory_says_how_much_of_it_there_was(otherwise):
         ((None,), None, False, None),
     ],
 )
-def test_more_than_16_mib_of_others_is_told_and_less_only_where_the_edge_was_not_steady(held, before, steady, expected):
+def test_other_memory_above_16_mib_is_reported_or_any_for_unsteady_edge(held, before, steady, expected):
     record = with_environment(beside(example(), *held), memory_of_others_bytes=before)
     record = replace(record, edge=replace(record.edge, steady=steady))
     causes = [notice.cause for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
@@ -320,7 +320,7 @@ def test_more_than_16_mib_of_others_is_told_and_less_only_where_the_edge_was_not
 
 
 @pytest.mark.parametrize(("others", "expected"), [(16 * MIB, True), (16 * MIB + 1, False)])
-def test_what_others_always_hold_does_not_explain_why_a_smaller_batch_failed(others, expected):
+def test_constant_memory_of_other_processes_does_not_explain_smaller_failures(others, expected):
     failure = Failure(kind="out_of_memory", message="it is full")
     trials = tuple(Trial(batch_size=size, failure=failure, memory_of_others_bytes=others) for size in (4, 3))
     record = replace(example(), trials=(*example().trials, *trials))
@@ -329,7 +329,7 @@ def test_what_others_always_hold_does_not_explain_why_a_smaller_batch_failed(oth
 
 
 @pytest.mark.parametrize(("forecast", "fewer"), [(None, False), (5, True)])
-def test_expandable_segments_are_advised_only_where_they_were_forecast(forecast, fewer):
+def test_expandable_segments_are_advised_only_with_a_forecast(forecast, fewer):
     longer = [Trial(batch_size=size, steps=20, memory_of_others_bytes=0) for size in (9, 12, 10, 5)]
     failed = Trial(batch_size=20, steps=20, failure=Failure(kind="out_of_memory", message="it is full"))
     edge = replace(example().edge, expandable_forecast=forecast)
@@ -341,7 +341,7 @@ def test_expandable_segments_are_advised_only_where_they_were_forecast(forecast,
 
 
 @pytest.mark.parametrize(("forecast", "expected"), [(104, False), (105, True)])
-def test_memory_in_pieces_is_told_from_five_percent_more_on_and_of_the_limit_that_was_set(forecast, expected):
+def test_fragmentation_is_reported_from_5_percent_with_the_set_limit(forecast, expected):
     edge = replace(example().edge, largest_batch=100, expandable_forecast=forecast, memory_limit_bytes=8 * GIB)
     record = replace(example(), edge=edge, rows=(row(100, 5.0),))
     notice = told(record, "fragmentation")
@@ -361,7 +361,7 @@ def test_memory_in_pieces_is_told_from_five_percent_more_on_and_of_the_limit_tha
         ("eager", "unsupported", False),
     ],
 )
-def test_eager_mode_is_advised_where_another_may_be_the_reason(mode, kind, eager):
+def test_eager_mode_is_advised_if_another_mode_may_be_the_cause(mode, kind, eager):
     assert (notices.advice(kind, mode) == "--mode eager runs the model as it is") is eager
 
 
@@ -369,7 +369,7 @@ def failed(kind, message="it is said so"):
     return Failure(kind=kind, message=message)
 
 
-def test_failures_of_one_kind_are_told_together_in_the_words_of_the_smallest_batch():
+def test_failures_of_one_kind_share_a_notice_with_smallest_batch_message():
     trials = tuple(Trial(batch_size=size, failure=failed("died", f"at {size}")) for size in (64, 16, 32))
     notice = told(replace(example(), trials=trials, rows=()), "trial_died")
 
@@ -379,7 +379,7 @@ def test_failures_of_one_kind_are_told_together_in_the_words_of_the_smallest_bat
     assert notice.advice == notices.ADVICE["died"]
 
 
-def test_a_kernel_limit_is_told_in_plain_words_and_not_as_a_crash():
+def test_kernel_limit_notice_is_plain_and_no_crash():
     message = "cuBLAS: execution failed (RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `x`)"
     trials = (Trial(batch_size=4097, failure=failed("kernel_limit", message)),)
     notice = told(replace(example(), trials=trials, rows=()), "trial_kernel_limit")
@@ -388,7 +388,7 @@ def test_a_kernel_limit_is_told_in_plain_words_and_not_as_a_crash():
     assert (notice.cause, notice.advice) == ("a kernel cannot do this size", notices.ADVICE["kernel_limit"])
 
 
-def test_memory_of_the_host_that_ran_out_is_told_although_that_of_the_device_is_not():
+def test_host_out_of_memory_is_reported_but_not_device_out_of_memory():
     message = "killed by SIGKILL while it made the inputs of batch 8 on the host"
     trials = tuple(
         Trial(batch_size=size, failure=failed(kind, message))
@@ -404,13 +404,13 @@ def test_memory_of_the_host_that_ran_out_is_told_although_that_of_the_device_is_
 @pytest.mark.parametrize(
     ("kind", "limit_bytes", "expected"),
     [
-        ("out_of_memory", 18 * GIB, None),  # it is the lower limit's doing
+        ("out_of_memory", 18 * GIB, None),  # caused by the lower limit
         ("died", 18 * GIB, (4,)),
         ("out_of_memory", None, (4,)),
         ("died", None, (4,)),
     ],
 )
-def test_a_soak_that_ran_out_of_memory_counts_unless_it_was_under_a_lower_limit(kind, limit_bytes, expected):
+def test_out_of_memory_soak_counts_unless_under_a_lower_limit(kind, limit_bytes, expected):
     soak = Trial(batch_size=4, steps=4, memory_limit_bytes=limit_bytes, failure=failed(kind))
     record = replace(example(), trials=(*example().trials, soak))
     notice = told(record, "failed_when_soaked")
@@ -427,21 +427,21 @@ def test_a_soak_that_ran_out_of_memory_counts_unless_it_was_under_a_lower_limit(
     [
         ("died", 2, "failed_when_timed"),
         ("out_of_memory", 5, "failed_when_timed"),
-        ("died", 8, None),  # its trial has said so
+        ("died", 8, None),  # already reported by its trial
         ("out_of_memory", 8, None),
         ("died", 77, "row_died"),
         ("out_of_memory", 77, None),
         ("wrong_output", 8, "row_wrong_output"),
     ],
 )
-def test_a_row_that_failed_is_told_unless_its_trial_did_or_memory_ran_out(kind, size, expected):
+def test_failed_row_is_reported_unless_trial_failed_or_memory_ran_out(kind, size, expected):
     record = replace(example(), rows=(row(1, 4.0), Row(batch_size=size, failure=failed(kind))))
     found = [notice.kind for notice in notices.of(record) if notice.batch_sizes == (size,)]
 
     assert found == ([expected] if expected else [])
 
 
-def test_a_loss_that_is_no_number_is_told_of_training_and_outputs_of_inference():
+def test_not_finite_value_is_loss_in_training_and_output_in_inference():
     check = OutputCheck(result="not_finite")
     one = replace(example(), rows=(replace(row(4, 5.0), output=check),))
     training = replace(one, spec=replace(one.spec, phase="train", dtype="bf16"))
@@ -453,7 +453,7 @@ def test_a_loss_that_is_no_number_is_told_of_training_and_outputs_of_inference()
         assert not {"loss_not_finite", "output_not_finite", "output_unchecked"} & {*kinds(finite)}
 
 
-def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
+def test_cut_short_rows_are_reported_with_their_fewest_batches():
     rows = (
         row(1, 4.0),
         changed(row(2, 4.0), device_ms=(4.0,) * 30),
@@ -469,7 +469,7 @@ def test_rows_that_were_cut_short_are_told_with_the_fewest_of_their_batches():
     assert notice.advice == "raise --max-seconds"
 
 
-def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():
+def test_only_the_cut_short_window_of_two_is_reported():
     short_of_latencies = (changed(row(4, 4.0), latency_ms=(4.0,) * 56),)
     short_of_batches = (changed(row(4, 4.0), device_ms=(4.0,) * 56),)
     seen = [told(replace(example(), rows=rows), "cut_short").seen for rows in (short_of_latencies, short_of_batches)]
@@ -489,7 +489,7 @@ def test_of_the_two_windows_only_the_one_that_was_cut_short_is_told():
         ({"batches": None}, None),
     ],
 )
-def test_a_row_is_cut_short_of_the_batches_that_were_asked_for_and_of_no_others(asked, expected):
+def test_cut_short_is_judged_against_requested_batches(asked, expected):
     spec = replace(example().spec, **asked)
     notice = told(replace(example(), spec=spec, rows=(row(4, 5.0, batches=50),)), "cut_short")
 
@@ -499,7 +499,7 @@ def test_a_row_is_cut_short_of_the_batches_that_were_asked_for_and_of_no_others(
 
 
 def under_budget(*sizes, early=(), finished="2026-11-20T12:01:00+00:00", **fields):
-    """The notice of its budget that a record with rows of these sizes has, some of them ended by it; None of none."""
+    """Return the budget notice of a record with rows of these sizes, some ended by it; None if it has none."""
     ends = {True: "budget", False: "known"}
     rows = tuple(replace(row(size, 5.0), ended_by=ends[size in early]) for size in sizes)
     asked = {"budget_s": 90.0, "batches": None, "headroom": None, "batch_sizes": None} | fields.pop("spec", {})
@@ -507,7 +507,7 @@ def under_budget(*sizes, early=(), finished="2026-11-20T12:01:00+00:00", **field
     return told(replace(example(), spec=spec, rows=rows, finished=finished, **fields), "budget")
 
 
-def test_what_a_budget_left_out_is_named():
+def test_rows_left_out_by_a_budget_are_listed():
     longer = under_budget(1, 2, 4, 5, early=(2, 5))
     missing = under_budget(1, 5)
     searching = under_budget(1, 2, early=(2,), edge=None, safe=None)
@@ -518,15 +518,15 @@ def test_what_a_budget_left_out_is_named():
     assert searching.seen == "the search stopped at batch 5; batch 4 not timed; batch 2 timed briefly"
 
 
-def test_of_batch_sizes_that_were_named_those_that_a_budget_left_out_are_told():
+def test_named_batch_sizes_left_out_by_a_budget_are_listed():
     named = {"spec": {"batch_sizes": (3, 7, 9), "soak": 0}, "edge": None, "safe": None, "trials": ()}
 
     assert under_budget(3, 7, early=(7,), **named).seen == "batch 9 not timed; batch 7 timed briefly"
     assert under_budget(3, 7, 9, **named) is None
 
 
-def test_a_run_that_needed_less_than_its_budget_is_told_of_nothing():
-    slow = Trial(batch_size=8, step_ms=2000.0)  # it passes, and is slower than a step may be
+def test_run_within_its_budget_has_no_budget_notice():
+    slow = Trial(batch_size=8, step_ms=2000.0)  # it passes, but exceeds the latency limit
     limited = replace(example().edge, limited_by="latency")
 
     assert under_budget(1, 2, 4, 5) is None
@@ -537,7 +537,7 @@ def test_a_run_that_needed_less_than_its_budget_is_told_of_nothing():
 
 
 @pytest.mark.parametrize(("ended_by", "expected"), [(None, True), ("budget", False), ("beside", False)])
-def test_a_row_that_the_run_ended_has_all_processes_that_it_will_have(ended_by, expected):
+def test_row_ended_by_the_run_is_not_unfinished(ended_by, expected):
     spec = replace(example().spec, processes=3, batches=None, budget_s=90.0)
     once = replace(row(4, 5.0), ended_by=ended_by)
 
@@ -545,7 +545,7 @@ def test_a_row_that_the_run_ended_has_all_processes_that_it_will_have(ended_by, 
 
 
 @pytest.mark.parametrize(("slowest_ms", "grows"), [(16.0, False), (16.1, True)])
-def test_a_row_bound_by_the_host_is_told_with_its_share_and_whether_its_time_grows(slowest_ms, grows):
+def test_host_bound_notice_gives_fraction_and_whether_time_grows(slowest_ms, grows):
     rows = (row(1, 4.0, enqueue_ms=3.2), row(64, slowest_ms, enqueue_ms=slowest_ms), row(128, 200.0, enqueue_ms=1.0))
     notice = told(replace(example(), rows=rows), "host_bound")
 
@@ -555,7 +555,7 @@ def test_a_row_bound_by_the_host_is_told_with_its_share_and_whether_its_time_gro
     assert ("the model's own code" in notice.cause) is grows
 
 
-def test_of_processes_that_compiled_a_step_the_one_with_the_most_graphs_is_told():
+def test_graph_breaks_notice_gives_most_graphs_of_any_process():
     compiled = [Compiled(seconds=1.0, graphs=graphs) for graphs in (2, 5, 1)]
     one = row(8, 5.0)
     timings = tuple(replace(one.timings[0], compiled=each) for each in (*compiled, None))
@@ -564,7 +564,7 @@ def test_of_processes_that_compiled_a_step_the_one_with_the_most_graphs_is_told(
     assert told(record, "graph_breaks").seen.endswith("graphs made: 5")
 
 
-def test_what_changes_a_decision_stands_before_what_does_not():
+def test_notices_that_change_decisions_come_first():
     failing = (
         Trial(batch_size=7, failure=failed("wrong_output")),
         Trial(batch_size=3, failure=failed("out_of_memory"), memory_of_others_bytes=0),
@@ -589,7 +589,7 @@ def test_what_changes_a_decision_stands_before_what_does_not():
 
 @pytest.mark.parametrize("kind", list(notices.ADVICE))
 @pytest.mark.parametrize("message", ["RuntimeError: " + "word " * 100, "x" * 300, "One. Two.", "CUDA_" * 50])
-def test_a_long_message_of_a_failure_is_cut_to_what_a_notice_has_room_for(kind, message):
+def test_long_failure_message_is_cut_to_fit_a_notice(kind, message):
     trials = tuple(Trial(batch_size=size, failure=failed(kind, message)) for size in (128, 20480, 4096, 1048576))
     record = replace(example(), trials=trials, rows=())
     soaked = replace(record, trials=tuple(replace(trial, steps=1000) for trial in trials))
@@ -599,7 +599,7 @@ def test_a_long_message_of_a_failure_is_cut_to_what_a_notice_has_room_for(kind, 
 
 
 @pytest.mark.parametrize("reasons", [("power_cap", "software_thermal"), ("power_cap", "sync_boost")])
-def test_two_reasons_why_clocks_were_held_down_fit_on_two_lines(reasons):
+def test_two_throttle_reasons_fit_on_two_lines(reasons):
     slowed = replace(HEALTH, slowed=dict.fromkeys(reasons, 1.0))
     rows = tuple(changed(row(size, 5.0), health=slowed) for size in (16, 256, 4096, 16384, 22208))
 
@@ -615,7 +615,7 @@ def test_many_rows_are_named_by_their_number_and_their_ends():
 
 
 def busy(record, *cores: float | None):
-    """The record as one of a processor with 2 cores, on which others kept these busy while its rows were timed."""
+    """Return the record on a CPU with 2 cores; other processes kept ``cores`` busy while its rows were timed."""
     rows = tuple(
         replace(row, timings=tuple(replace(timing, others_busy_cores=each) for timing in row.timings))
         for row, each in zip((row for row in record.rows if row.failure is None), cores, strict=True)
@@ -623,7 +623,7 @@ def busy(record, *cores: float | None):
     return with_environment(replace(record, rows=rows), cpu_count=2)
 
 
-def test_others_work_on_the_processor_is_told_first_and_in_plain_words():
+def test_host_busy_notice_comes_first_and_in_plain_words():
     found = notices.of(busy(example(), 1.2, 1.6, 1.4))
 
     assert notices.of(example())[0].kind != "host_busy"
@@ -643,7 +643,7 @@ def test_host_busy_notice_advises_fewer_threads_only_if_there_are_several(thread
 
 
 def failing(message: str, traceback: str = ""):
-    """The notice of a batch that failed in a trial."""
+    """Return the notice of a batch that failed in a trial."""
     failure = Failure(kind="error", message=message, traceback=traceback)
     trial = Trial(batch_size=77, failure=failure)
     record = replace(example(), trials=(trial,), rows=())
@@ -692,7 +692,7 @@ def test_failure_notice_of_a_short_first_sentence_keeps_the_cause_after_it():
     assert seen.endswith("size mismatch")
 
 
-def test_failure_notice_of_many_sentences_keeps_the_first_ones_whole():
+def test_failure_notice_of_many_sentences_keeps_first_sentences_whole():
     first = "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB"
     message = f"{first}. {'GPU 0 has a total capacity of 79.18 GiB of which 14.75 GiB is free. ' * 4}"
 
@@ -710,7 +710,7 @@ def test_failure_notice_of_odd_messages_keeps_both_ends_on_a_few_lines(message):
     assert len(seen) >= 60
 
 
-def test_rows_that_others_left_alone_are_not_among_those_that_they_slowed():
+def test_rows_on_idle_host_are_excluded_from_host_busy_notice():
     (notice,) = [one for one in notices.of(busy(example(), 0.1, 1.6, None)) if one.kind == "host_busy"]
 
     assert notice.seen == "other processes kept 1.6 of 2 cores busy at batch 4"
@@ -721,7 +721,7 @@ def test_daemons_of_a_quiet_machine_need_no_notice():
 
 
 @pytest.mark.parametrize(("model", "said"), [("net.py:net", True), ("Net (live)", True), ("hf:bert", False)])
-def test_inputs_that_repeat_a_users_samples_are_told_of_rows_and_of_trials_alone(model, said):
+def test_repeated_user_inputs_are_reported_for_rows_or_trials_alone(model, said):
     spec = replace(example().spec, model=model, granularity=3)
     trials = (Trial(batch_size=976, step_ms=1.0, seen=("inputs_repeated",)), Trial(batch_size=60, step_ms=1.0))
     tried = replace(example(), spec=spec, trials=trials, rows=())

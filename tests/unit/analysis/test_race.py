@@ -1,4 +1,4 @@
-"""Races of variants: which challenge, and what becomes of them."""
+"""Races of variants: the challengers, and their outcomes."""
 
 from random import Random
 
@@ -14,7 +14,7 @@ LEVELS = {"dtype": ("fp32", "bf16"), "layout": ("nchw", "nhwc"), "mode": ("eager
 
 
 def raced(random, new):
-    """What becomes of a challenger that is so many times as fast as the leader."""
+    """Return the outcome of a challenger that is ``new`` times as fast as the leader, and its rounds."""
     rounds = ()
     for look in LOOKS:
         rounds += taken(random, number=look - len(rounds), new=new)
@@ -24,7 +24,7 @@ def raced(random, new):
     return outcome_of(judgement), len(rounds)
 
 
-def test_one_factor_is_varied_at_a_time_beside_the_leader_and_the_compiler_comes_last():
+def test_challengers_vary_one_factor_of_leader_and_compile_last():
     met = {PLAIN}
 
     first = [(one.dtype, one.layout, one.mode) for one in challengers(PLAIN, LEVELS, met)]
@@ -37,7 +37,7 @@ def test_one_factor_is_varied_at_a_time_beside_the_leader_and_the_compiler_comes
     assert later == [("bf16", "nhwc", "eager"), ("bf16", "nchw", "compile")]
 
 
-def test_what_has_not_run_goes_before_what_has_run_beside_another_leader():
+def test_challengers_not_yet_run_come_before_levels_run_with_another_leader():
     modes = {**LEVELS, "mode": ("eager", "compile", "compile:freezing")}
     met = {PLAIN, Spec(model="resnet18", layout="nhwc"), leader := Spec(model="resnet18", mode="compile")}
 
@@ -52,7 +52,7 @@ def test_variants_that_do_not_go_together_do_not_race():
     assert [one.mode for one in challengers(train, {"mode": ("eager", "cudagraph", "compile")}, {train})] == ["compile"]
 
 
-def test_a_variant_that_is_better_by_more_than_three_percent_is_dropped_in_fewer_than_one_of_twenty_races():
+def test_variant_better_by_3_percent_is_dropped_in_at_most_5_percent():
     random = Random(5)
 
     outcomes = [raced(random, 1.03 + random.random() / 10)[0] for _ in range(300)]
@@ -60,7 +60,7 @@ def test_a_variant_that_is_better_by_more_than_three_percent_is_dropped_in_fewer
     assert sum(outcome != "faster" for outcome in outcomes) <= 15
 
 
-def test_a_variant_that_is_far_behind_costs_no_more_than_the_first_look():
+def test_variant_far_slower_is_dropped_at_first_look():
     random = Random(6)
 
     races = [raced(random, 0.7) for _ in range(100)]

@@ -1,4 +1,4 @@
-"""What several recipes of one model tell together."""
+"""Joint answers of several recipes of one model."""
 
 import io
 import random
@@ -18,13 +18,13 @@ from tputfind.report.views import page
 
 
 def measured(device_ms: float, dtype: str = "fp16", layout: str = "nchw", mode: str = "eager", batch_size: int = 8):
-    """A record of a recipe with one row, of which a batch takes so long; it has no SLO."""
+    """Return a record of a recipe with one row of this batch time, without SLO."""
     spec = replace(example().spec, dtype=dtype, layout=layout, mode=mode, slo_ms=None)
     return replace(example(), spec=spec, rows=(in_three(row(batch_size, device_ms)),), notices=())
 
 
 def in_three(one: Row) -> Row:
-    """A row as if two more processes had timed it, alike."""
+    """Return the row as if timed by two more processes with equal results."""
     return replace(one, timings=one.timings * 3)
 
 
@@ -34,7 +34,7 @@ def failed(**recipe: str):
     return replace(record, rows=rows, edge=None)
 
 
-def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_dtype():
+def test_best_recipe_is_named_with_gain_over_eager_in_its_dtype():
     records = [
         measured(8.0, dtype="fp32"),
         measured(4.0),
@@ -51,8 +51,8 @@ def test_the_fastest_recipe_is_named_with_what_it_gains_over_plain_eager_in_its_
     assert told["By layout"] == "fp16 nhwc eager 1.60 times nchw; fp16 nhwc compile 2.00 times nchw"
 
 
-def test_a_recipe_that_was_timed_in_one_process_is_said_to_be():
-    """How processes differ is not known then, and ``compare`` would not judge the two."""
+def test_recipe_timed_in_one_process_is_marked():
+    """The variation between processes is then unknown, and ``compare`` would not judge the two."""
     once = measured(2.0, mode="compile")
     once = replace(once, rows=(row(8, 2.0),))
 
@@ -61,7 +61,7 @@ def test_a_recipe_that_was_timed_in_one_process_is_said_to_be():
     assert told["Best recipe"].endswith("2.00 times fp16 nchw eager (timed in one process)")
 
 
-def test_the_recipe_that_is_fastest_at_the_smallest_batch_is_named_where_that_is_another_batch():
+def test_fastest_recipe_at_smallest_batch_is_named_if_another():
     def of_two(small_ms: float, large_ms: float, mode: str):
         record = measured(large_ms, mode=mode, batch_size=64)
         return replace(record, rows=(in_three(row(1, small_ms)), *record.rows))
@@ -74,7 +74,7 @@ def test_the_recipe_that_is_fastest_at_the_smallest_batch_is_named_where_that_is
     assert told["At batch 1"] == "fp16 nchw cudagraph, batch 1: 1250 samples/s, 5.00 times fp16 nchw eager"
 
 
-def test_nothing_is_said_of_a_smallest_batch_that_is_the_best_or_not_in_all_recipes():
+def test_smallest_batch_answer_is_omitted_if_redundant_or_not_in_all():
     assert "At batch 8" not in dict(recipes.answers([measured(4.0), measured(2.0, mode="compile")]))
     assert not any(
         label.startswith("At batch")
@@ -82,14 +82,14 @@ def test_nothing_is_said_of_a_smallest_batch_that_is_the_best_or_not_in_all_reci
     )
 
 
-def test_a_gain_that_does_not_stand_out_from_the_noise_is_none():
+def test_gain_within_noise_is_marked_as_noise():
     told = dict(recipes.answers([measured(1.0), measured(0.999, mode="compile")]))
 
     assert told["By mode"] == "compile 1.00 times eager (within the noise)"
 
 
 def timed(*processes_ms: float, mode: str = "eager", batch_size: int = 8):
-    """A record of a recipe with one row, timed in processes of which each has its own time for a batch."""
+    """Return a record of a recipe with one row; each process has its own batch time."""
     timings = tuple(timing for ms in processes_ms for timing in row(batch_size, ms).timings)
     rows = (replace(row(batch_size, 1.0), timings=timings),)
     return replace(measured(1.0, mode=mode), rows=rows)
@@ -99,7 +99,7 @@ def by_mode(*records):
     return dict(recipes.answers(records))["By mode"]
 
 
-def test_a_gain_is_told_where_the_ratio_excludes_1_although_the_intervals_meet():
+def test_gain_is_reported_if_ratio_excludes_1_though_intervals_overlap():
     plain, compiled = timed(0.99, 1.0, 1.01), timed(0.96, 0.97, 0.98, mode="compile")
     here, there = (throughput_interval(record.rows[0]) for record in (compiled, plain))
 
@@ -108,7 +108,7 @@ def test_a_gain_is_told_where_the_ratio_excludes_1_although_the_intervals_meet()
     assert by_mode(plain, timed(1.02, 1.03, 1.04, mode="compile")) == "compile 0.97 times eager"
 
 
-def test_a_gain_is_none_where_the_ratio_includes_1():
+def test_gain_is_noise_if_ratio_interval_includes_1():
     compiled = timed(0.98, 0.99, 1.0, mode="compile")
 
     told = by_mode(timed(0.99, 1.0, 1.01), compiled)
@@ -122,7 +122,7 @@ def test_the_ratio_is_of_samples_and_not_of_batches():
     assert told == "compile 1.00 times eager (within the noise)"
 
 
-def test_a_difference_that_stands_out_never_reads_as_none():
+def test_significant_difference_never_rounds_to_1():
     assert by_mode(timed(1.0, 1.0), timed(0.9964, 0.9964, mode="compile")) == "compile 1.004 times eager"
     assert by_mode(timed(1.0, 1.0), timed(1.004, 1.004, mode="compile")) == "compile 0.996 times eager"
 
@@ -135,7 +135,7 @@ def test_processes_that_differ_without_measure_are_noise():
 
 @pytest.mark.parametrize("processes", [2, 3])
 @pytest.mark.parametrize("apart", [(0.001, 0.001), (0.02, 0.02), (0.002, 0.05)])
-def test_equal_recipes_are_seldom_told_apart_in_simulations(processes, apart):
+def test_equal_recipes_are_rarely_distinguished_in_simulations(processes, apart):
     chance = random.Random(processes)
 
     def one(spread, mode):
@@ -143,14 +143,14 @@ def test_equal_recipes_are_seldom_told_apart_in_simulations(processes, apart):
 
     told = [by_mode(one(apart[0], "eager"), one(apart[1], "compile")) for _ in range(300)]
 
-    assert sum("within the noise" not in text for text in told) <= 27  # 5 % are 15
+    assert sum("within the noise" not in text for text in told) <= 27  # 5 % would be 15
 
 
-def test_nothing_is_said_of_recipes_of_which_none_was_timed():
+def test_recipes_without_timed_rows_have_no_answers():
     assert not list(recipes.answers([failed(), failed(mode="compile")]))
 
 
-def test_recipes_stand_side_by_side_in_the_report_and_those_that_failed_with_them():
+def test_report_shows_recipes_side_by_side_including_failed_ones():
     records = [measured(4.0), measured(2.0, mode="compile"), failed(mode="cudagraph")]
     paper = io.StringIO()
 
@@ -174,7 +174,7 @@ def test_the_lines_of_python_say_how_it_was_run():
     )
 
 
-def test_of_recipes_that_cannot_be_told_apart_the_simplest_is_the_best():
+def test_simplest_of_tied_recipes_is_the_best():
     eager, graph = timed(0.99, 1.0, 1.01), timed(0.98, 0.99, 1.0, mode="cudagraph")
     compiled = timed(0.97, 0.98, 0.99, mode="compile")
 
@@ -187,14 +187,14 @@ def test_of_recipes_that_cannot_be_told_apart_the_simplest_is_the_best():
 
 
 def under_slo(slo_ms: float, small_ms: float, large_ms: float, mode: str = "eager"):
-    """A record of batches 1 and 64 that take so long, with an SLO."""
+    """Return a record of batches 1 and 64 with these times, under an SLO."""
     record = measured(large_ms, mode=mode, batch_size=64)
     spec = replace(record.spec, slo_ms=slo_ms)
     return replace(record, spec=spec, rows=(in_three(row(1, small_ms)), *record.rows))
 
 
 def throughput_and_latency():
-    """Recipes of which the fastest, ``compile``, is too late in its fastest batch, and slow in the other."""
+    """Return recipes: ``compile``, the fastest, exceeds the SLO at its fastest batch and is slow at the other."""
     return [
         under_slo(5.0, 4.0, 12.0),
         under_slo(5.0, 3.0, 8.0, mode="compile"),
@@ -230,7 +230,7 @@ def test_report_with_slo_marks_and_codes_the_recipe_within_the_slo():
 
 
 def opening_of(records):
-    """The tiles and the table that a page opens with."""
+    """Return the tiles and the table at the top of a page."""
     opening = page.document(records).sections[0].sections
     (tiles,) = (one for part in opening[:1] for one in part.sections if isinstance(one, Tiles))
     (beside,) = (one for one in opening if isinstance(one, Table))
@@ -246,7 +246,7 @@ def test_page_with_slo_shows_the_same_recipe_in_tiles_and_table():
 
 
 def test_page_bolds_the_recipe_of_its_tiles_when_knees_differ():
-    """The batch to deploy of the best recipe may be slower than that of another: its knee came earlier."""
+    """The batch to deploy of the best recipe may be slower than that of another, because its knee is earlier."""
     best = measured(6.0, mode="cudagraph", batch_size=64)
     best = replace(best, rows=(in_three(row(8, 0.785)), *best.rows))
     tiles, beside = opening_of([best, measured(6.2, batch_size=64)])

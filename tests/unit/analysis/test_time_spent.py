@@ -1,4 +1,4 @@
-"""Where the time of a run went, from its record."""
+"""The time of a run by part, from its record."""
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,7 @@ RECORDS = record_paths("nvidia-h200/kinds/*.json")
 
 
 def timed(device: str = "cuda:0", method: int = 4, *, seconds: float = 10.0, wall_s: float = 30.0, **fields):
-    """A record with two trials of 3 s each and one row: 2 s of batches, 1 s of latencies, 1.5 s of warm-up."""
+    """Return a record with two trials of 3 s each and one row: 2 s of batches, 1 s of latencies, 1.5 s of warm-up."""
     one = row(8, 20.0)
     timing = replace(one.timings[0], device_ms=(20.0,) * 100, latency_ms=(10.0,) * 100, warmup_s=1.5, **fields)
     record = example()
@@ -29,7 +29,7 @@ def timed(device: str = "cuda:0", method: int = 4, *, seconds: float = 10.0, wal
     )
 
 
-def test_every_part_has_its_seconds_and_what_is_left_is_starting_and_saving():
+def test_seconds_spent_lists_every_part_and_remainder_is_starting_and_saving():
     spent = seconds_spent(timed(compiled=Compiled(seconds=4.0, graphs=1)))
 
     assert spent == pytest.approx(
@@ -60,7 +60,7 @@ def test_one_window_that_gives_both_is_counted_once(device, method, said, timing
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
-def test_the_parts_of_a_record_of_a_run_add_up_to_what_it_took(path):
+def test_seconds_spent_in_recorded_run_add_up_to_wall_time(path):
     record = load_record(path)
 
     assert sum(seconds_spent(record).values()) == pytest.approx(record.wall_s, rel=0.01)
@@ -71,7 +71,7 @@ def test_no_part_is_below_zero(seconds, wall_s):
     assert all(part > 0 for part in seconds_spent(timed(seconds=seconds, wall_s=wall_s)).values())
 
 
-def test_the_kept_table_is_what_the_records_tell(monkeypatch, capsys):
+def test_stored_time_spent_table_matches_its_records(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import time_spent

@@ -1,4 +1,4 @@
-"""Ratios of variants that were timed in turn."""
+"""Ratios of variants timed in interleaved rounds."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from tputfind.analysis.turns import FEWEST_ROUNDS, LOOKS, SCATTER, Round, Turns,
 
 
 def until_certain(random, fail_slower=None, **noise):
-    """The judgement at which a comparison stops, which looks after some of the rounds only."""
+    """Return the judgement at which a comparison stops; it checks after some of the rounds only."""
     rounds = ()
     for look in LOOKS:
         rounds += taken(random, number=look - len(rounds), **noise)
@@ -22,7 +22,7 @@ def until_certain(random, fail_slower=None, **noise):
     return judgement
 
 
-def test_equal_models_are_told_apart_in_fewer_runs_than_the_level_says_though_it_stops_when_certain():
+def test_equal_models_differ_in_at_most_5_percent_with_early_stopping():
     random = Random(1)
 
     told_apart = sum(until_certain(random).verdict in ("faster", "slower") for _ in range(1000))
@@ -39,7 +39,7 @@ def test_five_percent_are_found_through_a_load_of_thirty_that_both_share():
     assert found.count("faster") == 0
 
 
-def test_a_gate_ends_the_rounds_once_it_is_certain_that_it_is_passed_or_not():
+def test_gate_ends_rounds_once_pass_or_failure_is_certain():
     random = Random(3)
 
     passed = [until_certain(random, fail_slower=0.05) for _ in range(100)]
@@ -51,7 +51,7 @@ def test_a_gate_ends_the_rounds_once_it_is_certain_that_it_is_passed_or_not():
 
 
 @given(st.floats(0.2, 5.0), st.lists(st.floats(0.01, 1.0), min_size=3, max_size=6))
-def test_what_slows_a_block_leaves_the_ratio_as_it_is(ratio, loads):
+def test_slowdown_of_a_block_leaves_the_ratio_unchanged(ratio, loads):
     old = tuple(1000 * load for load in loads for _ in range(2))
     turns = Turns(batch_sizes=(1, 1), rounds=(Round((old, tuple(ratio * rate for rate in old))),) * 3)
 
@@ -59,7 +59,7 @@ def test_what_slows_a_block_leaves_the_ratio_as_it_is(ratio, loads):
 
     assert turns.ratio(1, 0) == pytest.approx(ratio)
     assert interval.low < ratio < interval.high
-    assert interval.high / interval.low == pytest.approx(1, abs=0.01)  # no more than figures repeat to
+    assert interval.high / interval.low == pytest.approx(1, abs=0.01)  # at most the repeatability
 
 
 def test_one_window_that_was_disturbed_does_not_count():
@@ -71,7 +71,7 @@ def test_one_window_that_was_disturbed_does_not_count():
 
 
 @given(st.integers(2, 9), st.integers(0, 99))
-def test_each_variant_is_on_average_as_early_in_a_block_as_any_other(variants, seed):
+def test_each_variant_has_same_mean_position_in_a_block(variants, seed):
     order = list(order_of_block(range(variants), Random(seed)))
 
     places = [sum(place for place, one in enumerate(order) if one == variant) for variant in range(variants)]
@@ -81,14 +81,14 @@ def test_each_variant_is_on_average_as_early_in_a_block_as_any_other(variants, s
 
 
 @pytest.mark.parametrize("count", range(FEWEST_ROUNDS))
-def test_too_few_rounds_say_nothing(count):
+def test_too_few_rounds_are_ambiguous(count):
     judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(4), number=count))), 0.01, 1)
 
     assert (judgement.verdict, judgement.low, is_certain(judgement, None)) == ("ambiguous", None, False)
     assert f"timed in {count} rounds" in judgement.reason
 
 
-def test_a_round_or_two_tell_apart_what_differs_by_more_than_the_scatter_that_is_assumed():
+def test_one_or_two_rounds_distinguish_differences_beyond_assumed_scatter():
     random = Random(8)
     far, near = (
         [
@@ -102,14 +102,14 @@ def test_a_round_or_two_tell_apart_what_differs_by_more_than_the_scatter_that_is
     assert sum(not one.low <= 1 <= one.high for one in near) <= 10
 
 
-def test_a_single_block_does_not_tell_anything_apart():
+def test_single_block_gives_no_interval():
     (one,) = taken(Random(9), new=2.0)
     turns = Turns(batch_sizes=(8, 8), rounds=(Round(tuple(rates[:2] for rates in one.per_s)),))
 
     assert turns.interval(1, 0, 1, SCATTER) is None
 
 
-def test_blocks_end_once_their_ratio_is_known_and_not_by_chance():
+def test_round_is_steady_if_its_ratio_is_precise_and_not_by_chance():
     quiet, noisy = (taken(Random(10), within=noise, shared=0.0)[0] for noise in (0.0005, 0.05))
 
     assert is_steady(quiet)

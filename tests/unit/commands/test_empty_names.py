@@ -1,4 +1,4 @@
-"""Empty file names: each is one line with exit code 2, whichever command and option they are given to."""
+"""Empty file names give one line with exit code 2, in every command and option."""
 
 import pytest
 from click.testing import CliRunner

@@ -1,4 +1,4 @@
-"""Whatever stands in a record or an option: it is read or refused, and what is read can be shown."""
+"""Any content of a record or an option is read or refused, and everything read can be shown."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ WORDS = st.text(max_size=12) | st.sampled_from(
 
 
 def places(value: object, here: tuple[object, ...] = ()) -> list[tuple[object, ...]]:
-    """Return every place in a JSON value, as the keys that lead to it."""
+    """Return every place in a JSON value, as its keys."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [here, *(place for key, part in inner for place in places(part, (*here, key)))]
 
@@ -59,7 +59,7 @@ def mutated(draw) -> bytes:
                 part[place[-1]] = draw(JSON)
             else:
                 del part[place[-1]]
-        except (KeyError, IndexError, TypeError):  # an earlier mutation took it away
+        except (KeyError, IndexError, TypeError):  # an earlier mutation removed it
             continue
     return json.dumps(record).encode()
 
@@ -88,7 +88,7 @@ def _fields(record: Record) -> dict[str, object]:
 
 
 @given(st.dictionaries(st.sampled_from(OPTIONS), WORDS | JSON, min_size=1, max_size=4), WORDS)
-def test_any_options_make_a_spec_or_are_refused_with_all_that_is_wrong(options, model):
+def test_any_options_make_a_spec_or_are_refused_with_a_hint(options, model):
     try:
         spec = read_spec(model, options)
     except BadRequest as refusal:
@@ -99,8 +99,8 @@ def test_any_options_make_a_spec_or_are_refused_with_all_that_is_wrong(options, 
 
 @settings(max_examples=60)
 @given(st.sampled_from(OPTIONS), WORDS)
-def test_an_option_that_is_wrong_ends_the_command_with_2_and_writes_nothing(option, word):
-    """--resume names no file, so that a right one ends it too, before anything is started."""
+def test_wrong_option_exits_with_2_and_writes_no_file(option, word):
+    """--resume names a missing file, so a valid option ends the command too, before any process starts."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         arguments = ["resnet18", f"--{option.replace('_', '-')}={word}", "--resume", "none.json"]
         done = CliRunner().invoke(main, arguments)

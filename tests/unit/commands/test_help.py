@@ -1,4 +1,4 @@
-"""Help can be scanned: it is short, in sections, with choices and examples, and says what the readers do."""
+"""Help is easy to scan: it is short, in sections, with choices and examples, and matches the parsers."""
 
 import re
 import shlex
@@ -84,13 +84,13 @@ def test_the_choices_of_help_are_read_in_upper_and_lower_case(option):
 
 
 @pytest.mark.parametrize("option", CHOOSING, ids=lambda option: option.name)
-def test_what_help_calls_the_default_is_that_of_a_spec(option):
+def test_default_in_help_is_default_of_spec(option):
     default = getattr(Spec(model="m"), option.name)
 
     assert option.default == {"allocator": "the environment's", "optimizer": "sgd"}.get(option.name, default or "")
 
 
-def test_what_options_of_other_tools_lead_to_is_there():
+def test_options_of_other_tools_map_to_existing_flags():
     flags = {word for name in COMMANDS for line in shown(name) for word in line.split() if word.startswith("--")}
     led_to = {option.partition(" ")[0] for option in CALLED}
 

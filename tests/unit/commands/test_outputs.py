@@ -1,4 +1,4 @@
-"""Which files a command may write: nothing that it reads, and nothing else that is no report of this tool's."""
+"""Files that a command may write: never its inputs, and of other files only reports of this tool."""
 
 import errno
 import os
@@ -98,7 +98,7 @@ def reports() -> dict[str, tuple[Kind, bytes]]:
     return {name: (kind, make()) for name, (kind, make) in REPORTS.items()}
 
 
-def test_each_report_is_known_as_its_own_kind_and_as_no_other(reports, tmp_path):
+def test_each_report_is_recognized_as_its_own_kind_only(reports, tmp_path):
     for name, (kind, content) in reports.items():
         path = tmp_path / name
         path.write_bytes(content)
@@ -107,7 +107,7 @@ def test_each_report_is_known_as_its_own_kind_and_as_no_other(reports, tmp_path)
     assert {kind for kind, _ in reports.values()} == set(NAMES)
 
 
-def test_what_others_wrote_is_no_report(tmp_path):
+def test_foreign_file_is_no_report(tmp_path):
     for name, content in OTHERS.items():
         (tmp_path / name).write_bytes(content)
 
@@ -124,7 +124,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 @st.composite
 def layouts(draw):
-    """Files, links to them, which of them are read, and where is to be written, with or without --overwrite."""
+    """Draw files, links to them, the files that are read, and the outputs, with or without --overwrite."""
     names = sorted(OTHERS) + sorted(REPORTS)
     files = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
     links = draw(st.dictionaries(st.sampled_from(["one", "two"]), st.tuples(st.sampled_from(files), st.booleans())))
@@ -136,7 +136,7 @@ def layouts(draw):
 
 @settings(max_examples=300)
 @given(layouts())
-def test_nothing_that_is_read_ever_changes_and_nothing_else_of_others_without_overwrite(reports, layout):
+def test_sources_never_change_and_foreign_files_only_with_overwrite(reports, layout):
     files, links, wanted, read, overwrite = layout
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -215,7 +215,7 @@ def test_measurement_that_cannot_be_read_is_not_replaced(tmp_path):
         check_places(Places(None, (tmp_path / "a.json",)), question=question_of(example()))
 
 
-def test_record_that_comes_while_the_run_goes_on_is_kept_if_it_answers_another_question(tmp_path):
+def test_record_appearing_during_run_is_kept_if_it_answers_another_question(tmp_path):
     outputs = check_places(Places(None, (tmp_path / "a.json",)), question=Question((spec_with(model="vgg11"),)))
     example().save(tmp_path / "a.json")
 
@@ -226,7 +226,7 @@ def test_record_that_comes_while_the_run_goes_on_is_kept_if_it_answers_another_q
 
 
 @pytest.mark.parametrize("name", ["resnet50-fp16-batch-1.json", "mobilenet_v3_large-resnet50-fp32.json"])
-def test_timings_of_clocks_are_replaced_by_those_of_the_same_models_alone(name, tmp_path):
+def test_clocks_file_is_replaced_only_by_the_same_models(name, tmp_path):
     found = files.load(record_path(f"nvidia-h200/clocks/{name}"))
     found.save(tmp_path / "a.json")
     found.save(tmp_path / "a.json")
@@ -248,7 +248,7 @@ def test_timings_of_clocks_are_replaced_by_those_of_the_same_models_alone(name, 
         ("package.inner.models:make", {}),
     ],
 )
-def test_the_files_of_a_model_are_known_to_be_read(tmp_path, monkeypatch, model, options):
+def test_model_files_are_sources_and_never_written_over(tmp_path, monkeypatch, model, options):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "package" / "inner").mkdir(parents=True)
     (tmp_path / "llama").mkdir()
@@ -267,7 +267,7 @@ def test_the_files_of_a_model_are_known_to_be_read(tmp_path, monkeypatch, model,
         check_places(Places(None, ("link.csv",), overwrite=True), model_sources([read_spec(model, options)]))
 
 
-def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_path, monkeypatch):
+def test_model_sources_with_missing_packages_does_not_raise(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a" / "b").mkdir(parents=True)
 
@@ -295,7 +295,7 @@ def test_a_package_whose_folders_are_no_packages_is_looked_for_without_harm(tmp_
         ("/proc/none/table.csv", "cannot write in /proc/none"),
     ],
 )
-def test_a_place_that_cannot_be_written_to_is_said_in_one_line(tmp_path, monkeypatch, place, message):
+def test_unwritable_output_is_refused_in_one_line(tmp_path, monkeypatch, place, message):
     monkeypatch.chdir(tmp_path)
     Path("loop.csv").symlink_to("loop.csv")
     Path("file").write_text("mine")
@@ -310,7 +310,7 @@ def test_a_place_that_cannot_be_written_to_is_said_in_one_line(tmp_path, monkeyp
     assert "\x1b" not in refused.value.message
 
 
-def test_a_link_to_nothing_a_long_name_and_a_device_are_written(tmp_path):
+def test_outputs_to_dangling_link_long_name_and_device_are_written(tmp_path):
     (tmp_path / "link.csv").symlink_to("real.csv")
     (tmp_path / "null.json").symlink_to("/dev/null")
     long = tmp_path / ("x" * 252 + ".md")
@@ -323,12 +323,12 @@ def test_a_link_to_nothing_a_long_name_and_a_device_are_written(tmp_path):
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_folder_that_is_made_for_one_output_is_not_in_another_ones_place(tmp_path):
+def test_output_inside_another_output_is_refused(tmp_path):
     with pytest.raises(BadRequest, match="it is a folder"):
         check_places(Places(None, (f"{tmp_path}/a.csv", f"{tmp_path}/a.csv/b.md")))
 
 
-def test_one_output_that_fails_costs_no_other(tmp_path):
+def test_failing_output_leaves_other_outputs_intact(tmp_path):
     def fails() -> bytes:
         raise TypeError("of a library's")
 
@@ -371,11 +371,11 @@ def test_the_record_of_the_run_itself_is_not_replaced_by_another_output(tmp_path
     outputs.write({"md": lambda: b"| batch |", "json": lambda: b"record"})
 
     assert record.read_bytes() == b"record"
-    assert outputs.saved == [str(tmp_path / "link.json")]  # which holds it already
+    assert outputs.saved == [str(tmp_path / "link.json")]  # which already holds it
     assert len(outputs.problems) == 1
 
 
-def test_the_table_beside_a_record_is_replaced_only_if_it_is_ours(tmp_path, reports):
+def test_csv_next_to_a_record_is_replaced_only_if_written_by_tputfind(tmp_path, reports):
     record, beside = tmp_path / "cut.json", tmp_path / "cut.csv"
     for content, refused in ((b"my,own\n1,2\n", True), (reports["table"][1], False), (b"", False)):
         beside.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Who waits in a collective in vain, from the states that ranks write."""
+"""Ranks that wait in a collective in vain, detected from the states that ranks write."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def test_folder_that_is_gone_is_no_error(tmp_path):
     ("states", "waiting"),
     [
         ([Beat(2, AT_WORK, 4, 6), Beat(2, ENDED, 4, 5)], 0),  # the other waits for its next turn
-        ([Beat(3, AT_WORK, 6, 7), Beat(2, AT_WORK, 4, 7)], 1),  # the other has gone on to the next step
-        ([Beat(2, AT_WORK, 4, 6), Beat(2, AT_WORK, 4, 5)], None),  # the other may come yet
+        ([Beat(3, AT_WORK, 6, 7), Beat(2, AT_WORK, 4, 7)], 1),  # the other continued to the next step
+        ([Beat(2, AT_WORK, 4, 6), Beat(2, AT_WORK, 4, 5)], None),  # the other may still come
         ([Beat(2, AT_WORK, 4, 6), Beat(2, ENDED, 4, 6)], None),
         ([Beat(3, AT_WORK, 6, 7), Beat(2, AT_WORK, 4, 6)], None),
-        ([Beat(2, ENDED, 4, 8), Beat(2, ENDED, 4, 6)], None),  # between batches one may be ahead
+        ([Beat(2, ENDED, 4, 8), Beat(2, ENDED, 4, 6)], None),  # between batches a rank may be ahead
         ([Beat(2, AT_WORK, 4, 6), Beat(1, ENDED, 2, 4)], None),
     ],
 )
-def test_rank_that_waits_for_one_that_ended_the_step_is_named(states, waiting):
+def test_rank_waiting_for_an_ended_step_is_named(states, waiting):
     found = beats.waits_in_vain(dict(enumerate(states)))
 
     assert (found and found[0]) == waiting

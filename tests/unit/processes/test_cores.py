@@ -1,4 +1,4 @@
-"""Sets of cores by name."""
+"""Core sets by name."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,7 @@ def test_runs_of_cores_are_named_by_their_ends():
 
 
 @given(SETS, st.integers(1, 8))
-def test_cores_are_shared_out_among_all_and_none_is_anothers_where_there_are_enough(some, parts):
+def test_cores_are_split_among_all_parts_and_disjoint_if_enough(some, parts):
     shares = cores.split(some, parts)
 
     assert len(shares) == parts
@@ -31,7 +31,7 @@ def test_cores_are_shared_out_among_all_and_none_is_anothers_where_there_are_eno
         assert sum(map(len, shares)) == len(some)
 
 
-def test_what_is_no_set_of_cores_has_none():
+def test_cores_of_device_without_core_list_are_none():
     assert cores.of_device("cpu") is None
     assert cores.of_device("cuda:0") is None
     assert cores.of_device(f"cpu:{min(cores.here())}") == {min(cores.here())}

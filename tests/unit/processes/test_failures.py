@@ -1,4 +1,4 @@
-"""Every known face of failure, and what it stands for. Texts are those that torch, CUDA and their libraries print."""
+"""Every known failure and its kind. Texts are printed by torch, CUDA and their libraries."""
 
 import re
 from typing import get_args
@@ -41,7 +41,7 @@ TAIL = (
     "so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
     "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 )
-"""With which torch ends every error of CUDA's."""
+"""The lines that end every CUDA error in torch."""
 ILLEGAL = "CUDA error: an illegal memory access was encountered\nSearch for `cudaErrorIllegalAddress' in https://docs"
 ASSERTED = "CUDA error: device-side assert triggered\nSearch for `cudaErrorAssert' in https://docs.nvidia.com"
 NO_ENGINE = "GET was unable to find an engine to execute this computation"
@@ -78,12 +78,12 @@ UPSAMPLE = "upsample_bilinear2d_nhwc only supports input tensors with less than 
 
 
 def raised_by_library(module: str, name: str, base: type[Exception], text: str) -> Exception:
-    """An exception as a library raises it: its class has this name and stands in this module."""
+    """Return an exception as if raised by a library: its class has this name and module."""
     return type(name, (base,), {"__module__": module})(text)
 
 
 TABLE = [
-    # Memory, wherever it is said.
+    # Memory errors, at any place.
     ("out_of_memory", RuntimeError(CUDA_OOM.format("392.00 MiB")), FIRST),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("1.53 GiB")), LARGER),
     ("out_of_memory", RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously"), FIRST),
@@ -109,7 +109,7 @@ TABLE = [
     ("error", RuntimeError("fork: Cannot allocate memory"), FIRST_AND_SHORT._replace(under_a_ceiling=False)),
     ("error", RuntimeError("unable to mmap 8192 bytes: Invalid argument (22)"), FIRST),
     ("error", OSError(2, "No such file or directory"), UNDER_A_CEILING),
-    # A request that the batch cannot explain is a size that overflowed; mere size is not.
+    # A request that the batch cannot explain is an overflowed size; size alone is not.
     ("index_limit", RuntimeError(CUDA_OOM.format("16.00 EiB")), FIRST),
     ("index_limit", RuntimeError(CUDA_OOM.format("17179869184.00 GiB")), FIRST),
     ("index_limit", RuntimeError(CPU_OOM.format(2**60)), FIRST),
@@ -117,7 +117,7 @@ TABLE = [
     ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), Circumstances(131072, Passed(65536, 120 * GIB))),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), FIRST),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("196.00 GiB")), Circumstances(131072, Passed(8, GIB))),
-    # Four times what the batch explains, and at least 1 GiB; of one that is over twice as large nothing is explained.
+    # Four times the memory that the batch explains, and at least 1 GiB; above twice the passed batch, unexplained.
     ("out_of_memory", RuntimeError(CUDA_OOM.format("8.00 GiB")), Circumstances(64, Passed(32, GIB))),
     ("index_limit", RuntimeError(CUDA_OOM.format("8.01 GiB")), Circumstances(64, Passed(32, GIB))),
     ("out_of_memory", RuntimeError(CUDA_OOM.format("9.00 GiB")), Circumstances(65, Passed(32, GIB))),
@@ -138,7 +138,7 @@ TABLE = [
     ("index_limit", RuntimeError(UPSAMPLE), FIRST),
     ("index_limit", RuntimeError("value cannot be converted to type int32_t without overflow"), FIRST),
     ("error", RuntimeError("value cannot be converted to type at::Half without overflow"), FIRST),
-    # What a smaller batch that passed, or memory that is short, decides.
+    # Decided by a smaller passed batch, or by short memory.
     ("out_of_memory", RuntimeError(NO_ENGINE), LARGER),
     ("out_of_memory", RuntimeError(NO_ENGINE_OF_OLD), LARGER),
     ("unsupported", RuntimeError(NO_ENGINE), FIRST),
@@ -152,7 +152,7 @@ TABLE = [
     ("out_of_memory", RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"), SHORT),
     ("index_limit", RuntimeError("Trying to create tensor with negative dimension -2147483648: [-2147483648]"), LARGER),
     ("error", RuntimeError("Trying to create tensor with negative dimension -1: [-1]"), FIRST),
-    # A device that is past use.
+    # An unusable device.
     ("died", RuntimeError("CUDA error: uncorrectable ECC error encountered"), LARGER),
     # Other allocators than torch's.
     ("out_of_memory", raised_by_library("cupy.cuda.memory", "OutOfMemoryError", MemoryError, CUPY_OOM), FIRST),
@@ -173,7 +173,7 @@ TABLE = [
     ("error", raised_by_library("mine.memory", "OutOfMemoryError", Exception, CUPY_OOM), FIRST),
     ("error", raised_by_library("onnxruntime.capi", "InvalidArgument", Exception, "Got invalid dimensions"), FIRST),
     ("error", RuntimeError("RESOURCE_EXHAUSTED: 429 requests"), FIRST),
-    # The host's memory is not that of a device which has its own.
+    # The host's memory differs from that of a device with its own.
     ("host_memory", MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY),
     ("host_memory", OSError(12, "Cannot allocate memory"), WITH_OWN_MEMORY),
     ("host_memory", RuntimeError(CPU_OOM.format(4194304)), WITH_OWN_MEMORY),
@@ -192,7 +192,7 @@ TABLE = [
     ("unsupported", RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float"), FIRST),
     ("unsupported", RuntimeError("Input type (c10::Half) and bias type (float) should be the same"), FIRST),
     ("error", RuntimeError("Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be"), FIRST),
-    # The user's own.
+    # User exceptions.
     ("error", AssertionError("Wrong image height! Expected 224 but got 256!"), FIRST),
     ("error", RuntimeError("operator torchvision::nms does not exist"), FIRST),
     ("error", RuntimeError("Couldn't load custom C++ ops. This can happen if your PyTorch and torchvision"), FIRST),
@@ -244,7 +244,7 @@ KERNEL_FAULTS = [
 
 
 @pytest.mark.parametrize(("text", "plain"), KERNEL_FAULTS, ids=lambda value: re.sub(r"\W+", " ", value)[:60])
-def test_an_error_of_a_kernel_is_a_limit_above_a_batch_that_passes_and_the_models_error_at_the_smallest(text, plain):
+def test_kernel_error_is_limit_above_passing_batch_and_error_at_smallest(text, plain):
     whole = f"RuntimeError: {text.splitlines()[0]}"
 
     above, smallest = (of_exception(RuntimeError(text), circumstances) for circumstances in (LARGER, FIRST))
@@ -254,12 +254,12 @@ def test_an_error_of_a_kernel_is_a_limit_above_a_batch_that_passes_and_the_model
     assert of_exception(RuntimeError(text), Circumstances(64, smaller_untried=True)).kind == "kernel_limit"
 
 
-def test_what_cudnn_does_not_support_is_a_limit_above_a_batch_that_passes_and_unsupported_at_the_smallest():
+def test_cudnn_unsupported_is_kernel_limit_above_passing_batch_and_unsupported_at_smallest():
     assert of_exception(RuntimeError(NOT_SUPPORTED), LARGER).kind == "kernel_limit"
     assert of_exception(RuntimeError(NOT_SUPPORTED), FIRST).kind == "unsupported"
 
 
-def test_is_kernel_fault_holds_for_errors_of_kernels_at_any_batch_and_for_no_other_failure():
+def test_is_kernel_fault_is_true_only_for_kernel_errors():
     for text, _ in KERNEL_FAULTS:
         assert is_kernel_fault(of_exception(RuntimeError(text), LARGER))
         assert is_kernel_fault(of_exception(RuntimeError(text), FIRST))
@@ -270,7 +270,7 @@ def test_is_kernel_fault_holds_for_errors_of_kernels_at_any_batch_and_for_no_oth
 
 
 @pytest.mark.parametrize("text", [text for text, _ in KERNEL_FAULTS])
-def test_a_models_own_exception_is_no_error_of_a_kernel_whatever_it_says(text):
+def test_own_exception_of_model_is_never_a_kernel_error(text):
     failure = of_exception(ValueError(text), LARGER)
 
     assert failure.kind == "error"
@@ -278,12 +278,12 @@ def test_a_models_own_exception_is_no_error_of_a_kernel_whatever_it_says(text):
 
 
 def raised_while_handling(handled: Exception, error: Exception, *, hides: bool = False) -> Exception:
-    """What Python makes of an exception that is raised where another is handled."""
+    """Return an exception as if raised while another was handled."""
     error.__context__, error.__suppress_context__ = handled, hides
     return error
 
 
-def test_memory_and_limits_count_through_an_exception_that_was_raised_while_they_were_handled():
+def test_memory_and_kernel_errors_count_through_exception_raised_while_handling():
     own = ValueError("the step failed")
 
     assert of_exception(raised_while_handling(RuntimeError(NOT_INITIALIZED), own), SHORT).kind == "out_of_memory"
@@ -291,7 +291,7 @@ def test_memory_and_limits_count_through_an_exception_that_was_raised_while_they
     assert (limit.kind, limit.message) == ("kernel_limit", "cuBLAS: execution failed (ValueError: the step failed)")
 
 
-def test_what_was_handled_does_not_count_if_it_is_hidden_or_says_nothing_of_the_batch():
+def test_hidden_or_unrelated_handled_exception_does_not_count():
     full, no_kernel = (
         RuntimeError(CUDA_OOM.format("20.00 MiB")),
         RuntimeError("expected scalar type Half but found Float"),
@@ -308,14 +308,14 @@ def test_a_chain_of_exceptions_that_leads_back_to_its_first_ends():
     assert of_exception(first, FIRST).kind == "error"
 
 
-def test_memory_of_the_host_is_said_to_be_that():
+def test_host_memory_error_names_the_host():
     failure = of_exception(MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY)
 
     assert failure.message == ("the host's memory ran out (MemoryError: Unable to allocate 3.00 GiB for an array)")
     assert for_want_of_memory(failure)
 
 
-def test_an_exception_raised_from_another_stands_for_what_that_one_does():
+def test_exception_raised_from_out_of_memory_is_out_of_memory():
     error = ValueError("the third layer failed")
     error.__cause__ = RuntimeError(CUDA_OOM.format("20.00 MiB"))
 
@@ -324,14 +324,14 @@ def test_an_exception_raised_from_another_stands_for_what_that_one_does():
     assert (failure.kind, failure.message) == ("out_of_memory", "ValueError: the third layer failed")
 
 
-def test_an_exception_that_is_known_itself_does_not_stand_for_its_cause():
+def test_recognized_exception_is_not_classified_by_its_cause():
     error = RuntimeError(CUDA_OOM.format("20.00 MiB"))
     error.__cause__ = RuntimeError(ILLEGAL)
 
     assert of_exception(error, FIRST).kind == "out_of_memory"
 
 
-def test_torchs_own_type_is_memory_whatever_it_says():
+def test_torch_out_of_memory_type_is_memory_with_any_message():
     torchs = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
     of_anybody = type("OutOfMemoryError", (RuntimeError,), {"__module__": "mine"})
 
@@ -340,7 +340,7 @@ def test_torchs_own_type_is_memory_whatever_it_says():
     assert of_exception(of_anybody("full"), FIRST).kind == "error"
 
 
-def test_last_words_are_told_where_there_are_any():
+def test_last_words_are_shown_if_present():
     assert of_death(-9, "").message == "killed by SIGKILL"
     assert of_death(-6, "abort").message == "killed by SIGABRT: abort"
 
@@ -357,9 +357,7 @@ def test_last_words_are_told_where_there_are_any():
         (None, "", "the measuring process was killed from outside", False),
     ],
 )
-def test_a_process_that_ended_without_an_answer_has_died_and_memory_is_suspected_only_with_a_reason(
-    status, last_words, message, want
-):
+def test_death_without_answer_suspects_memory_only_with_a_reason(status, last_words, message, want):
     failure = of_death(status, last_words)
 
     assert failure.kind == "died"
@@ -367,7 +365,7 @@ def test_a_process_that_ended_without_an_answer_has_died_and_memory_is_suspected
     assert for_want_of_memory(failure) is want
 
 
-def test_a_process_that_is_killed_while_it_works_on_the_host_died_of_the_hosts_memory():
+def test_process_killed_during_host_work_died_of_host_memory():
     killed = of_death(-9, "", "made the inputs of batch 8 on the host")
     aborted = of_death(-6, "abort", "made the inputs of batch 8 on the host")
 
@@ -376,7 +374,7 @@ def test_a_process_that_is_killed_while_it_works_on_the_host_died_of_the_hosts_m
     assert aborted.message == "killed by SIGABRT while it made the inputs of batch 8 on the host: abort"
 
 
-def test_silence_is_a_timeout_and_says_for_how_long():
+def test_silence_is_a_timeout_with_its_duration():
     assert (of_silence(90).kind, of_silence(90).message) == ("timeout", "no answer within 90 s")
 
 
@@ -386,7 +384,7 @@ def test_every_kind_has_a_line_of_advice():
 
 
 @given(text=st.text(), batch_size=st.integers(1, 2**31), short=st.booleans(), ceiling=st.booleans())
-def test_any_text_has_a_kind_and_only_a_runtime_error_can_be_memory(text, batch_size, short, ceiling):
+def test_any_text_has_a_kind_and_value_errors_stay_errors(text, batch_size, short, ceiling):
     circumstances = Circumstances(batch_size, None, ceiling, short)
 
     assert of_exception(RuntimeError(text), circumstances).kind in ADVICE
@@ -401,7 +399,7 @@ def test_no_size_of_a_request_is_misread_as_another_kind_of_failure(number, unit
 
 
 def raised_by(source: str, path: str) -> BaseException:
-    """What code of that file raises."""
+    """Return the exception that code of that file raises."""
     try:
         exec(compile(source, path, "exec"), {})
     except Exception as error:
@@ -409,7 +407,7 @@ def raised_by(source: str, path: str) -> BaseException:
     raise AssertionError(source)
 
 
-def test_the_traceback_begins_where_the_users_code_does_and_memory_has_none():
+def test_traceback_begins_in_user_code_and_is_empty_for_memory():
     own = of_exception(raised_by("def layer():\n    raise ValueError('mine')\nlayer()", "/home/u/model.py"), FIRST)
     ours = raised_by("raise ValueError('ours')", failures.__file__)
     ours.__traceback__ = ours.__traceback__.tb_next
@@ -432,7 +430,7 @@ def test_a_traceback_and_a_message_longer_than_anybody_reads_are_cut():
     assert in_short("x" * 501) == f"{'x' * 500} [...]"
 
 
-def test_nothing_that_a_terminal_would_obey_is_told():
+def test_failure_message_contains_no_terminal_escapes():
     failure = of_exception(ValueError("red \x1b[31m\ud800 text\nmore"), FIRST)
 
     assert failure.message == "ValueError: red \\x1b[31m\\ud800 text"
@@ -445,11 +443,11 @@ class Mute(ValueError):
         raise RuntimeError("CUDA out of memory")
 
 
-def test_an_exception_that_cannot_be_printed_is_told_by_its_type():
+def test_unprintable_exception_is_shown_by_its_type():
     assert (of_exception(Mute(), FIRST).kind, of_exception(Mute(), FIRST).message) == ("error", "Mute")
 
 
-def test_what_cannot_be_run_in_a_mode_is_unsupported_and_told_in_its_first_line():
+def test_step_impossible_in_mode_is_unsupported_with_first_line():
     failure = of_exception(CannotRunSo("the step cannot be captured\nbecause"), FIRST)
 
     assert (failure.kind, failure.message) == ("unsupported", "the step cannot be captured")
@@ -463,7 +461,7 @@ def test_a_process_that_closed_its_pipe_has_died():
 
 
 class OfTheCompiler(RuntimeError):
-    """As torch's compilers raise."""
+    """Like exceptions of torch's compilers."""
 
 
 OfTheCompiler.__module__ = "torch._inductor.exc"
@@ -478,14 +476,14 @@ OfTheCompiler.__module__ = "torch._inductor.exc"
         ("error", "OSError: [Errno 28] No space left on device"),
     ],
 )
-def test_what_a_compiler_says_is_of_memory_of_the_disk_or_that_it_cannot_compile_it(kind, text):
+def test_compiler_error_is_memory_disk_or_unsupported(kind, text):
     failure = of_exception(OfTheCompiler(text), FIRST)
 
     assert failure.kind == kind
     assert failure.traceback == ""
 
 
-def test_a_line_that_only_announces_another_is_told_with_it():
+def test_introductory_line_is_joined_with_the_next():
     failure = of_exception(OfTheCompiler("backend='inductor' raised:\n  NoValidChoicesError: none"), FIRST)
 
     assert failure.message == "OfTheCompiler: backend='inductor' raised: NoValidChoicesError: none"
@@ -499,7 +497,7 @@ def test_a_line_that_only_announces_another_is_told_with_it():
         ("error", RuntimeError(ILLEGAL)),
     ],
 )
-def test_what_keeps_a_step_from_being_captured_counts_for_what_it_is(kind, cause):
+def test_capture_failure_is_classified_by_its_cause(kind, cause):
     error = CannotRunSo(f"RuntimeError: {cause}".splitlines()[0])
     error.__cause__ = cause
 

@@ -1,4 +1,4 @@
-"""What `tputfind clocks` and `tputfind forecast` save comes back as it was, or is refused in one line."""
+"""Files saved by `tputfind clocks` and `tputfind forecast` load unchanged, or are refused in one line."""
 
 import json
 
@@ -18,7 +18,7 @@ PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
 
 
 def edited(tmp_path, source, **fields):
-    """The path of a copy with other fields; a dotted name would be one deeper, of the first cell."""
+    """Return the path of a copy with changed fields; fields unknown at the top go into the first cell's figures."""
     held = json.loads(source.read_bytes() if source is not None else indented(FORECASTS))
     for name, value in fields.items():
         if name in held or name == "schema":
@@ -31,7 +31,7 @@ def edited(tmp_path, source, **fields):
 
 
 @pytest.mark.parametrize(("path", "kind"), [(METHODS, Methods), (PIPELINE, Pipeline)])
-def test_a_file_of_clocks_comes_back_as_it_was_and_one_of_schema_1_does_not_say_its_method(path, kind, tmp_path):
+def test_clocks_file_round_trips_and_schema_1_has_no_method(path, kind, tmp_path):
     found = files.load(path)
 
     assert isinstance(found, kind)
@@ -46,7 +46,7 @@ def test_forecasts_come_back_as_they_were(tmp_path):
     assert files.load(tmp_path / "forecast.json") == FORECASTS
 
 
-def test_forecasts_of_schema_1_are_read_without_what_takes_the_memory(tmp_path):
+def test_forecast_file_of_schema_1_loads_without_memory_split(tmp_path):
     earlier = msgspec.json.decode(indented(FORECASTS))
     earlier["schema"] = 1
     del earlier["variants"], earlier["cards"][0]["split"]
@@ -77,7 +77,7 @@ def test_a_record_of_a_run_is_loaded_as_one():
         (None, {"tried": "all"}, "tried"),
     ],
 )
-def test_a_file_that_was_edited_out_of_shape_is_refused_in_one_line(tmp_path, source, fields, told):
+def test_malformed_clocks_or_forecast_file_is_refused_in_one_line(tmp_path, source, fields, told):
     with pytest.raises(BadRecord, match=told) as refused:
         files.load(edited(tmp_path, source, **fields))
 

@@ -20,7 +20,7 @@ from tputfind.record.files import (
 )
 
 
-def test_what_a_name_is_made_of_stays_in_the_folder():
+def test_slug_of_any_name_stays_in_the_folder():
     names = {slug("NVIDIA H200"), slug("Intel(R) Xeon(R) Processor"), slug("../..")}
 
     assert names == {"nvidia-h200", "intel-r-xeon-r-processor", "unnamed"}
@@ -45,7 +45,7 @@ def test_a_file_system_without_hard_links_will_do(tmp_path, monkeypatch):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_file_system_without_hard_links_and_without_room_keeps_no_half_of_a_file(tmp_path, monkeypatch):
+def test_write_without_hard_links_on_full_disk_leaves_no_file(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -63,7 +63,7 @@ def test_a_csv_that_lies_there_alone_is_not_taken_over(tmp_path):
     assert write_new(tmp_path, "resnet50", b"") != tmp_path / "resnet50.json"
 
 
-def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path):
+def test_write_whole_replaces_the_file_without_leftovers(tmp_path):
     path = tmp_path / "record.json"
     write_whole(path, b"old")
     write_whole(path, b"new")
@@ -72,7 +72,7 @@ def test_a_file_is_replaced_whole_and_nothing_else_is_left(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_a_full_disk_leaves_the_old_file_and_says_so(tmp_path):
+def test_full_disk_keeps_the_old_file_and_is_reported(tmp_path):
     path = tmp_path / "record.json"
     path.write_bytes(b"old")
     full = Path("/dev/full")
@@ -102,7 +102,7 @@ def test_a_missing_folder_is_made(tmp_path):
     assert not list((tmp_path / "a" / "b").iterdir())
 
 
-def test_a_name_that_is_too_long_is_cut_and_two_of_them_stay_apart(tmp_path):
+def test_long_names_are_cut_and_stay_distinct(tmp_path):
     paths = [write_new(tmp_path, "x" * 300 + end, end.encode()) for end in ("a", "b", "a", "a")]
 
     assert len({path.name[:200] for path in paths}) == 1
@@ -121,7 +121,7 @@ def test_a_name_as_long_as_the_file_system_takes_is_written_whole(tmp_path, leng
 
 
 def test_a_record_that_will_not_fit_on_the_disk_is_tried_before(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # of a module imported meanwhile, 100 bytes would be kept
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # for a module imported now, 100 bytes would be kept
     record_file, soft = RecordFile(tmp_path / "results", "resnet50"), resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.raises(BadRequest, match="No such file"):
         record_file.try_out(example())
@@ -138,14 +138,14 @@ def test_a_record_that_will_not_fit_on_the_disk_is_tried_before(tmp_path, monkey
 
 
 @pytest.mark.parametrize("given", [5, True, None, b"results", ["results"], "", "a\0b", "a\nb"])
-def test_what_is_no_path_is_refused_in_one_line(given):
+def test_invalid_path_is_refused_in_one_line(given):
     with pytest.raises(BadRequest, match=r"^output ") as refused:
         path_of("output", given)
 
     assert "\n" not in refused.value.message
 
 
-def test_what_this_process_has_open_is_written_to_and_not_replaced(tmp_path):
+def test_open_file_of_this_process_is_written_to_and_not_replaced(tmp_path):
     with (tmp_path / "log").open("w+") as file:
         file.write("before\n")
         file.flush()
@@ -158,7 +158,7 @@ def test_what_this_process_has_open_is_written_to_and_not_replaced(tmp_path):
     assert (tmp_path / "log").read_text() == "before\ntable\nafter\n"
 
 
-def test_the_table_of_a_record_leads_to_the_record_beside_it(tmp_path):
+def test_loading_csv_of_a_record_hints_at_the_record(tmp_path):
     table, record = tmp_path / "x.csv", tmp_path / "x.json"
     table.write_text("model,phase\n")
     with pytest.raises(BadRecord, match="it is no JSON"):

@@ -1,4 +1,4 @@
-"""Records that others wrote: whatever stands in them, each command refuses it in one line or shows it harmlessly."""
+"""Records of unknown origin: each command refuses any content in one line or shows it harmlessly."""
 
 import ast
 import contextlib
@@ -36,7 +36,7 @@ DOCUMENTED = {0, 1, 2, 6}
 
 
 def healthy() -> dict[str, Any]:
-    """A record in which every kind of text stands somewhere, as JSON."""
+    """Return a record as JSON in which every kind of text occurs."""
     record = json.loads(example().to_json())
     record["rows"][0]["timings"][0]["health"]["slowed"] = {"sw_thermal_slowdown": 0.5}
     record["rows"][1]["failure"]["traceback"] = "Traceback\n  line 1\n"
@@ -47,7 +47,7 @@ def healthy() -> dict[str, Any]:
 
 
 def places(value: object, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield every place in a JSON value, as the keys that lead to it."""
+    """Yield every place in a JSON value, as its keys."""
     if here:
         yield here
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
@@ -61,7 +61,7 @@ def at(value: Any, place: tuple[Any, ...]) -> Any:
 
 
 def put(place: tuple[Any, ...], new: object) -> dict[str, Any]:
-    """A healthy record with another value at a place."""
+    """Return a healthy record with another value at a place."""
     record = healthy()
     at(record, place[:-1])[place[-1]] = new
     return record
@@ -176,7 +176,7 @@ COMMANDS = {
 
 
 def invoked(command: str, data: bytes) -> tuple[int, str, list[bytes]]:
-    """Run a command in this process on a record beside a healthy one: its exit code, words, and files."""
+    """Run a command in this process on a record and a healthy one; return its exit code, output, and files."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         Path("x.json").write_bytes(data)
         Path("y.json").write_bytes(example().to_json())
@@ -218,7 +218,7 @@ WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in CHOICES]
 
 @pytest.mark.parametrize("command", ["report", "compare", "compare-folders", "size", "resume-asked", "resume"])
 def test_no_sign_of_any_text_in_a_record_acts_on_a_terminal(command):
-    """All texts at once, and each by itself where all of them are refused."""
+    """Test all texts at once, and each separately if the record is refused."""
     shown = 0
     for sign in ESCAPES:
         record = healthy()
@@ -259,7 +259,7 @@ def test_printable_text_is_left_and_the_rest_is_written_as_escapes(text):
 @pytest.mark.parametrize(
     "odd", [b"1e400", b'"\xff"', b'"\\ud800"', b"-1e999", b'{"\xff": 1}', b"[" * 5000 + b"]" * 5000]
 )
-def test_a_field_that_nobody_asks_for_hides_no_escape_in_another(odd):
+def test_odd_value_in_unknown_field_hides_no_escape_elsewhere(odd):
     record = put(("environment", "device_name"), "a\x1b[31mb")
     data = json.dumps(record).encode()[:-1] + b', "extra": ' + odd + b"}"
 
@@ -269,7 +269,7 @@ def test_a_field_that_nobody_asks_for_hides_no_escape_in_another(odd):
     assert "Expected" not in refused.value.message
 
 
-def test_an_escape_is_told_and_a_tab_is_a_blank():
+def test_printable_escapes_control_characters_and_blanks_tabs():
     assert printable("a\x1b[31m\tb\x9b\u202e") == "a\\x1b[31m b\\x9b\\u202e"
 
 
@@ -297,7 +297,7 @@ def test_json_that_can_be_shown_is_the_same_bytes():
         (put(("spec", "optimizer"), "sgd"), "spec: --optimizer and --grad-checkpoint are for --phase train"),
     ],
 )
-def test_a_wrong_field_is_named_with_its_value_and_what_is_accepted(record, expected):
+def test_wrong_field_is_named_with_its_value_and_accepted_values(record, expected):
     with pytest.raises(BadRecord) as refused:
         from_json(json.dumps(record).encode(), "x.json")
 
@@ -312,7 +312,7 @@ class Wanted(msgspec.Struct):
 
 
 @given(st.dictionaries(st.sampled_from(["flag", "packed", "items"]), st.none() | st.text() | st.lists(st.text())))
-def test_what_msgspec_finds_wrong_is_told_in_words_of_ours(value):
+def test_msgspec_error_is_reworded(value):
     data = json.dumps(value).encode()
     try:
         msgspec.json.decode(data, type=Wanted)
@@ -366,7 +366,7 @@ def test_no_backslash_of_others_undoes_that_of_ours_in_markdown(text):
 
 
 @pytest.mark.parametrize("text", ["a|b", "a\\|b", "\\\\|", "|", "x" * 20_000])
-def test_no_cell_of_a_table_in_markdown_becomes_two_or_goes_on_in_the_next_line(text):
+def test_markdown_cell_stays_one_cell_on_one_line(text):
     record = put(("environment", "device_name"), text)
     record["notices"][0]["kind"] = text
     records = [from_json(json.dumps(one).encode(), "x.json") for one in (record, healthy())]
@@ -380,7 +380,7 @@ def test_no_cell_of_a_table_in_markdown_becomes_two_or_goes_on_in_the_next_line(
 
 
 def test_words_of_others_are_no_names_of_signs(tmp_path):
-    """Of signs such as rich draws for them."""
+    """Texts that look like rich's names of emoji."""
     path = tmp_path / "x.json"
     path.write_text(json.dumps(put(("caveats",), [{**healthy()["notices"][0], "seen": ":smile: [red]hot"}])))
 
@@ -389,7 +389,7 @@ def test_words_of_others_are_no_names_of_signs(tmp_path):
 
 @pytest.mark.parametrize("dtype", ["fp16", "amp-fp16"])
 @pytest.mark.parametrize("model", ["resnet50", "timm:a", "a.py:f"])
-def test_code_to_copy_calls_nothing_that_others_wrote(model, dtype):
+def test_copied_code_calls_no_foreign_names(model, dtype):
     record = put(("environment", "device"), 'cpu"); evil(); ("')
     record["spec"] |= {"model": model + '"); evil(); ("', "weights": '"); evil(); ("', "dtype": dtype}
     record["input_shape"] = "evil(), 3"
@@ -399,25 +399,25 @@ def test_code_to_copy_calls_nothing_that_others_wrote(model, dtype):
     assert not {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} & {"evil"}
 
 
-def test_an_error_is_one_line_that_can_be_read_however_much_a_record_says():
+def test_error_about_a_huge_record_is_one_readable_line():
     status, said, _ = invoked("compare-new", json.dumps(put(("environment", "device_name"), "x " * 500_000)).encode())
 
     assert status == 2
     assert len(said) < 11_000
 
 
-def test_what_is_larger_than_any_record_is_not_read_to_its_end():
+def test_oversized_record_is_not_read_to_its_end():
     with pytest.raises(BadRecord, match="larger than 64 MiB"):
         tputfind.load_record("/dev/zero")
 
 
-def test_a_pipe_that_nobody_writes_to_is_no_record_and_does_not_hang(tmp_path):
+def test_pipe_without_writer_is_no_record_and_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadRecord):
         tputfind.load_record(tmp_path / "pipe")
 
 
-def test_what_clocks_wrote_is_said_to_be_that():
+def test_loading_a_clocks_file_as_record_names_clocks():
     with pytest.raises(BadRecord) as refused:
         tputfind.load_record(ROOT / "results" / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")
 

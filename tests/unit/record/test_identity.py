@@ -1,4 +1,4 @@
-"""Each field says what it is for two records; whoever compares them reads it there."""
+"""Each field defines its role for two records, and every comparison uses it."""
 
 import typing
 from typing import Any
@@ -23,7 +23,7 @@ NAMED_OTHERWISE = {
 
 
 def changed(kind, name):
-    """The example record with another value in one field, which need not be one that is accepted."""
+    """Return the example record with another, possibly invalid, value in one field."""
     record = example()
     part = "spec" if kind is Spec else "environment"
     held = getattr(record, part)
@@ -39,12 +39,12 @@ def changed(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_every_field_says_what_it_is_for_two_records(kind, name):
+def test_every_field_has_an_identity_role(kind, name):
     assert identity.roles(kind)[name] in typing.get_args(identity.Role)
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS)
-def test_comparing_refuses_other_work_tells_what_is_to_be_told_and_is_silent_about_the_rest(kind, name):
+def test_compare_refuses_other_work_and_reports_only_reportable_fields(kind, name):
     old, new = changed(kind, name)
     role = identity.roles(kind)[name]
 

@@ -27,7 +27,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import METHOD
 from tputfind.session import resume
 
-TEXT = st.text(st.sampled_from("aZ09 -_.:=@<é漢😀"), max_size=10)  # what can be shown
+TEXT = st.text(st.sampled_from("aZ09 -_.:=@<é漢😀"), max_size=10)  # printable text
 MAYBE_BYTES = st.none() | st.integers(0, 2**50)
 MS = st.lists(st.floats(1e-6, 1e9), max_size=5).map(tuple)
 FAILURES = st.none() | st.builds(Failure, kind=st.sampled_from(["died", "error"]), message=TEXT, traceback=TEXT)
@@ -93,13 +93,13 @@ def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
 
 
 def as_told_before_schema_6(rows):
-    """The rows without what ended them."""
+    """Yield the rows without their end reasons."""
     for one in rows:
         timings = tuple(replace(timing, ended_by=None) for timing in one.timings)
         yield replace(one, timings=timings, ended_by=None)
 
 
-def test_a_record_of_schema_5_still_loads_and_says_not_what_ended_its_rows():
+def test_schema_5_record_loads_without_end_reasons_of_rows():
     record = tputfind.load_record(GOLDEN / "schema-5.json")
 
     assert (record.schema, record.method) == (5, 4)
@@ -107,7 +107,7 @@ def test_a_record_of_schema_5_still_loads_and_says_not_what_ended_its_rows():
     assert record.trials == example().trials
 
 
-def test_a_record_of_schema_6_still_loads_and_forecasts_no_smaller_batch_to_fail():
+def test_schema_6_record_loads_without_forecast_of_smaller_failures():
     record = tputfind.load_record(GOLDEN / "schema-6.json")
 
     assert record.schema == 6
@@ -115,7 +115,7 @@ def test_a_record_of_schema_6_still_loads_and_forecasts_no_smaller_batch_to_fail
     assert record.edge.smaller_forecast is None
 
 
-def test_a_record_of_schema_7_still_loads_and_knows_nothing_of_the_hosts_load():
+def test_schema_7_record_loads_without_host_load():
     record = tputfind.load_record(GOLDEN / "schema-7.json")
 
     assert record.schema == 7
@@ -123,7 +123,7 @@ def test_a_record_of_schema_7_still_loads_and_knows_nothing_of_the_hosts_load():
     assert {timing.others_busy_cores for row in record.rows for timing in row.timings} == {None}
 
 
-def test_a_record_of_schema_8_still_loads_is_of_a_device_alone_and_names_no_clock():
+def test_schema_8_record_loads_as_solo_without_clock():
     record = tputfind.load_record(GOLDEN / "schema-8.json")
 
     assert (record.schema, record.spec.load, record.spec.busy_devices, record.environment.cores) == (8, "solo", 1, None)
@@ -132,7 +132,7 @@ def test_a_record_of_schema_8_still_loads_is_of_a_device_alone_and_names_no_cloc
     assert record.rows == example().rows
 
 
-def test_a_record_of_schema_9_still_loads_and_says_nothing_of_parameters_or_settings():
+def test_schema_9_record_loads_without_parameters_or_settings():
     record = tputfind.load_record(GOLDEN / "schema-9.json")
 
     assert (record.schema, record.spec.grad_mode, record.settings) == (9, "inference", ())
@@ -146,7 +146,7 @@ def test_a_record_of_schema_10_still_loads_and_clips_no_gradients():
     assert record.rows == example().rows
 
 
-def test_a_record_of_schema_11_still_loads_and_says_what_ended_its_rows(golden):
+def test_schema_11_record_loads_with_end_reasons_of_rows(golden):
     golden("schema-11.json", example().to_json())
     record = tputfind.load_record(GOLDEN / "schema-11.json")
 
@@ -175,14 +175,14 @@ def test_an_old_record_that_is_written_again_keeps_its_samples(name):
 
 
 @pytest.mark.parametrize("rows", [None, 7, [3], ["row"], [{"device_ms": 5}]])
-def test_an_old_record_whose_rows_were_edited_out_of_shape_is_refused(rows):
+def test_old_record_with_malformed_rows_is_refused(rows):
     edited = json.loads((GOLDEN / "schema-5.json").read_bytes()) | {"rows": rows}
 
     with pytest.raises(BadRecord, match="is not a tputfind record"):
         from_json(json.dumps(edited).encode(), "edited.json")
 
 
-def test_a_row_joined_with_what_a_later_process_measured_holds_both():
+def test_merged_row_holds_timings_of_both_processes():
     first = row(4, 5.0)
     later = replace(row(4, 6.0, batches=50), peak_reserved_bytes=2**30, memory_of_others_bytes=7)
     both = merged(first, later)
@@ -203,7 +203,7 @@ def test_a_row_joined_with_what_a_later_process_measured_holds_both():
         (b'{"schema": 5, "rows": 7}', "rows is 7, and must be a list"),
     ],
 )
-def test_what_is_no_record_at_all_is_told_in_one_line(data, said):
+def test_non_record_is_refused_in_one_line(data, said):
     with pytest.raises(BadRecord) as refused:
         from_json(data, "edited.json")
 
@@ -221,7 +221,7 @@ def test_what_is_no_record_at_all_is_told_in_one_line(data, said):
         (("rows",), 5, "5, and must be a list"),
     ],
 )
-def test_a_value_that_a_record_cannot_hold_is_named_with_what_it_can(place, value, said):
+def test_invalid_record_value_is_named_with_accepted_values(place, value, said):
     edited = json.loads(example().to_json())
     holder = edited
     for name in place[:-1]:
@@ -251,26 +251,26 @@ def test_a_value_that_a_record_cannot_hold_is_named_with_what_it_can(place, valu
         ("seconds", 1.5, 2.0, 3.5),
     ],
 )
-def test_of_two_processes_of_a_row_the_larger_peak_counts_and_retries_and_seconds_add_up(field, one, other, both):
+def test_merged_row_keeps_larger_peak_and_adds_retries_and_seconds(field, one, other, both):
     first, later = (replace(row(4, 5.0), **{field: value}) for value in (one, other))
 
     assert getattr(merged(first, later), field) == both
 
 
-def test_a_row_whose_later_process_failed_has_failed_and_has_no_throughput():
+def test_row_with_failed_later_process_has_failed_without_throughput():
     failure = Failure(kind="died", message="killed by SIGKILL")
     both = merged(row(4, 5.0), Row(batch_size=4, failure=failure))
 
     assert (both.status, both.samples_per_s, len(both.timings)) == ("died", None, 1)
 
 
-def test_the_record_says_which_schema_and_method_it_has():
+def test_record_states_its_schema_and_method():
     written = json.loads(example().to_json())
 
     assert (written["schema"], written["method"]) == (SCHEMA, METHOD)
 
 
-def test_a_record_of_a_newer_schema_is_refused_and_the_line_says_why():
+def test_record_of_newer_schema_is_refused_with_the_reason():
     newer = replace(example(), schema=SCHEMA + 1)
 
     with pytest.raises(BadRecord, match=f"schema {SCHEMA + 1}, and this version reads up to {SCHEMA}"):
@@ -278,7 +278,7 @@ def test_a_record_of_a_newer_schema_is_refused_and_the_line_says_why():
 
 
 @pytest.mark.parametrize("schema", [OLDEST_SCHEMA - 1, 1, 0, -1])
-def test_a_record_from_before_the_first_release_is_refused_and_the_line_says_what_to_do(schema):
+def test_record_older_than_first_release_is_refused_with_advice(schema):
     older = replace(example(), schema=schema)
 
     with pytest.raises(BadRecord) as refused:
@@ -316,7 +316,7 @@ def test_throughput_is_batches_times_batch_size_over_the_window():
     assert Row(batch_size=4).samples_per_s is None
 
 
-def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_options():
+def test_finished_record_of_older_schema_matches_its_own_options():
     record = tputfind.load_record(GOLDEN / "schema-5.json")
     asked = replace(record.spec, batches=None, warmup=None, max_seconds=None)
 
@@ -327,7 +327,7 @@ def test_a_finished_record_of_an_older_schema_can_be_asked_for_again_by_its_own_
 
 
 @pytest.mark.parametrize(("device", "own_memory"), [("cpu", False), ("cuda:0", True)])
-def test_what_a_device_can_do_is_known_of_records_that_do_not_say_it(device, own_memory):
+def test_capabilities_of_record_without_them_follow_the_device(device, own_memory):
     told = replace(example().environment, device=device)
     says = replace(told.can, graphs=False, own_memory=not own_memory)
 
@@ -337,7 +337,7 @@ def test_what_a_device_can_do_is_known_of_records_that_do_not_say_it(device, own
 
 
 def cut_short(*trials: Trial, rows: tuple[Row, ...] = ()):
-    """A record whose search found no edge."""
+    """Return a record whose search found no edge."""
     return replace(example(), edge=None, safe=None, trials=trials, rows=rows)
 
 
@@ -364,6 +364,6 @@ def test_largest_batch_leaves_out_a_batch_that_failed_when_timed():
     assert cut_short(Trial(batch_size=16), Trial(batch_size=32), rows=(failed,)).largest_batch == 16
 
 
-def test_largest_batch_of_a_record_in_which_nothing_ran_is_0():
+def test_largest_batch_is_0_if_no_trial_passed():
     assert cut_short().largest_batch == 0
     assert cut_short(Trial(batch_size=1, failure=Failure(kind="error", message="no"))).largest_batch == 0

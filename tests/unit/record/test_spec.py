@@ -10,7 +10,7 @@ from tputfind.record.spec import Spec, read_spec
 READERS = sorted(readers_of(Spec))
 
 
-def test_what_is_not_given_is_the_default():
+def test_missing_options_take_their_defaults():
     assert read_spec("resnet50", {"dtype": None, "max_batch": None}) == Spec(model="resnet50")
 
 
@@ -40,7 +40,7 @@ def test_a_budget_is_a_duration_or_seconds():
     assert read_spec("m", {}).budget_s is None
 
 
-def test_no_latency_limit_can_be_asked_for():
+def test_latency_limit_can_be_disabled():
     assert read_spec("m", {"max_latency": "none"}).max_latency_ms is None
     assert read_spec("m", {}).max_latency_ms == "auto"
 
@@ -113,7 +113,7 @@ def test_no_latency_limit_can_be_asked_for():
         ({"dtype": ["fp16"]}, "--dtype: ['fp16'] is none of"),
     ],
 )
-def test_what_cannot_be_done_is_refused(options, expected):
+def test_impossible_option_is_refused(options, expected):
     with pytest.raises(BadRequest) as refused:
         read_spec("m", options)
 
@@ -171,7 +171,7 @@ def test_a_long_value_is_not_echoed_whole(name, value):
 
 
 @pytest.mark.parametrize("model", [5, None, "", b"m", ["m"]])
-def test_a_model_that_is_no_name_is_told(model):
+def test_invalid_model_name_is_refused(model):
     with pytest.raises(BadRequest, match="MODEL must be a name"):
         read_spec(model, {})
 

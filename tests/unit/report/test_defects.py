@@ -1,4 +1,4 @@
-"""A defect in one section or form of a result is told in one line, and costs no other."""
+"""A defect in one section or form of a result gives one line and leaves the rest intact."""
 
 import json
 
@@ -43,7 +43,7 @@ def break_(monkeypatch):
         (fleet, "documents", ""),
     ],
 )
-def test_defect_in_a_section_of_a_record_leaves_its_other_sections_and_forms(break_, home, name, gone):
+def test_defect_in_record_section_leaves_other_sections_and_forms(break_, home, name, gone):
     record, sound = example(), markdown_of([example()])
     break_(home, name)
 
@@ -109,7 +109,7 @@ def test_defect_in_the_image_costs_images_alone(break_, tmp_path):
     ],
     ids=["clocks", "forecast", "compare", "size", "size_answers"],
 )
-def test_defect_in_the_table_of_another_result_leaves_its_other_sections_and_forms(break_, make, home, name):
+def test_defect_in_result_table_leaves_other_sections_and_forms(break_, make, home, name):
     result = make()
     sound = {form: made() for form, made in forms(results.document_of(result)).items()}
     break_(home, name)
@@ -125,7 +125,7 @@ def test_defect_in_the_table_of_another_result_leaves_its_other_sections_and_for
     assert LINE in repr(result)
 
 
-def test_defect_of_a_view_ends_a_run_by_one_line_after_all_is_saved(break_, tmp_path, monkeypatch, capsys):
+def test_defect_in_view_ends_run_with_one_line_after_saving(break_, tmp_path, monkeypatch, capsys):
     record = example()
     place = files.RecordFile(tmp_path, "record")
     place.save(record)
@@ -143,7 +143,7 @@ def test_defect_of_a_view_ends_a_run_by_one_line_after_all_is_saved(break_, tmp_
     assert all(path.stat().st_size for path in (tmp_path / "record.json", tmp_path / "record.csv", *places))
 
 
-def test_defect_is_shown_with_its_traceback_on_demand_and_the_rest_is_printed(break_, tmp_path, capsys):
+def test_defect_traceback_is_shown_on_demand_and_rest_is_printed(break_, tmp_path, capsys):
     example().save(tmp_path / "a.json")
     given = {"records": [tmp_path / "a.json"], "slo": None, "percentile": None, "save": (), "overwrite": False}
     break_(text, "summary")
@@ -158,7 +158,7 @@ def test_defect_is_shown_with_its_traceback_on_demand_and_the_rest_is_printed(br
     assert "in fails" in said.err
 
 
-def test_renderer_that_fails_is_told_in_one_line(break_, tmp_path, capsys):
+def test_failing_renderer_is_reported_in_one_line(break_, tmp_path, capsys):
     example().save(tmp_path / "a.json")
     given = {"records": [tmp_path / "a.json"], "slo": None, "percentile": None, "overwrite": False}
     from tputfind.report.renderers import terminal

@@ -1,4 +1,4 @@
-"""One document in every form: what a terminal, Markdown, a page and a CSV make of the same sections."""
+"""One document in every form: terminal, Markdown, page and CSV from the same sections."""
 
 import io
 from html.parser import HTMLParser
@@ -155,7 +155,7 @@ def test_page_nests_its_headings_and_escapes_names():
     assert page.count(b"<script>") == 1
 
 
-def test_page_names_its_region_by_title_and_first_heading_if_a_table_has_no_title():
+def test_untitled_table_region_is_named_by_title_and_first_heading():
     page = to_html(forecast.document(FORECASTS)).decode()
 
     assert 'aria-label="resnet50 fp32 nchw: forecast, not measured, memory"' in page
@@ -177,7 +177,7 @@ def test_csv_has_six_digits_keeps_whole_numbers_and_leaves_the_unknown_empty():
     )
 
 
-def test_forms_are_those_that_a_document_has():
+def test_forms_are_the_forms_of_the_document():
     assert list(forms(sample())) == ["md", "html"]
     assert list(forms(forecast.document(FORECASTS))) == ["json", "csv", "md", "html"]
     assert list(forms(records.document([example()]))) == list(ENDINGS)

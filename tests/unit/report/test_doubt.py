@@ -1,4 +1,4 @@
-"""An answer that rests on figures which are not known well, or not done, does not look like one that is."""
+"""An answer based on uncertain or unfinished figures looks different from a certain one."""
 
 import io
 
@@ -14,11 +14,11 @@ from tputfind.report import text
 from tputfind.report.views import page
 
 PACES_MS = {2: 1.0, 8: 3.8}
-"""Of batch 2, and of batch 8, which is the fastest."""
+"""Step times of batch 2, and of batch 8, which is the fastest."""
 
 
 def measured(factors: tuple[float, ...], processes: int = 3) -> Record:
-    """A record of two rows, each timed in as many processes as there are factors, slower by these."""
+    """Return a record of two rows, timed in one process per factor, slowed by that factor."""
     rows = [
         Row(
             batch_size=size,
@@ -40,12 +40,12 @@ def deploy(record: Record) -> str:
     return dict(text.summary(record))["Deploy"]
 
 
-def test_a_batch_whose_rate_is_known_is_named_without_doubt():
+def test_batch_with_precise_rate_is_named_without_doubt():
     assert deploy(measured(QUIET)).startswith("batch 2: ")
     assert "known to within" not in dict(text.summary(measured(QUIET)))["Fastest batch"]
 
 
-def test_where_rates_scatter_by_a_quarter_the_batch_to_deploy_is_provisional():
+def test_batch_to_deploy_is_provisional_if_rates_scatter_by_a_quarter():
     record = measured(NOISY)
 
     assert deploy(record).startswith("provisional, rates scatter by ")
@@ -53,7 +53,7 @@ def test_where_rates_scatter_by_a_quarter_the_batch_to_deploy_is_provisional():
     assert ", known to within " in dict(text.summary(record))["Fastest batch"]
 
 
-def test_where_rates_scatter_by_more_than_half_it_is_not_known_and_has_no_digits_to_show():
+def test_batch_to_deploy_is_not_known_if_rates_scatter_by_half():
     record = measured(WILD)
 
     assert deploy(record).startswith("not known, rates scatter by ")
@@ -66,7 +66,7 @@ def test_where_rates_scatter_by_more_than_half_it_is_not_known_and_has_no_digits
     )
 
 
-def test_a_run_that_was_cut_short_is_provisional_and_looks_no_better_known_than_a_whole_one():
+def test_cut_short_run_is_provisional_and_has_no_intervals():
     cut, whole = measured(QUIET[:1]), measured(QUIET)
 
     assert deploy(cut).startswith("provisional, timed in 1 of 3 processes; batch 2: ")
@@ -95,7 +95,7 @@ def test_a_larger_batch_that_may_be_faster_makes_the_fastest_provisional():
     assert deploy(replace(record, rows=(smaller, *record.rows))).startswith("batch 2: ")
 
 
-def test_where_half_of_all_answers_are_late_no_batch_keeps_to_a_target():
+def test_no_batch_meets_slo_if_half_of_answers_are_late():
     record = measured(QUIET[:2], processes=2)
     late, unknown = (replace(record, spec=replace(record.spec, slo_ms=slo_ms)) for slo_ms in (0.5, 3.0))
 
@@ -105,7 +105,7 @@ def test_where_half_of_all_answers_are_late_no_batch_keeps_to_a_target():
     assert "few_latency_samples" in [notice.kind for notice in notices.of(unknown)]
 
 
-def test_a_row_that_was_known_after_fewer_processes_than_others_is_not_provisional():
+def test_row_ended_as_known_is_not_provisional():
     short = measured(QUIET[:2])
     known = [replace(row, ended_by="known") for row in short.rows]
 
@@ -124,7 +124,7 @@ def largest(record: Record) -> str:
     return dict(text.summary(record))["Largest batch"]
 
 
-def test_a_largest_batch_that_time_limits_is_about_so_large_and_says_what_took_how_long():
+def test_largest_batch_limited_by_time_is_approximate_and_names_step_time():
     edge = Edge(largest_batch=1894, limited_by="latency", fails_at=1978)
     trial = Trial(batch_size=1978, step_ms=1012.3)
     record = replace(measured(QUIET), edge=edge, trials=(trial,))

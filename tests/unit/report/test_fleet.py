@@ -1,4 +1,4 @@
-"""Devices side by side, as people read them: on a terminal, in Markdown, on a page, in the CSV."""
+"""Devices side by side in reports: on a terminal, in Markdown, on a page, in the CSV."""
 
 import io
 
@@ -56,7 +56,7 @@ def test_a_table_by_device_names_the_slow_one_and_by_how_much():
     assert ("cuda:1", "batch 8: slower by 17 %: no cause was seen") in causes.lines
 
 
-def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_were_busy():
+def test_report_shows_devices_side_by_side_and_marks_busy_ones():
     every = [*ALONE, *BUSY]
     opening = page.document(every).sections[0].sections
 
@@ -78,7 +78,7 @@ def test_all_places_that_show_records_show_devices_side_by_side_and_say_which_we
     ]
 
 
-def test_devices_of_one_number_on_two_hosts_are_told_apart_by_their_uuids():
+def test_same_device_number_on_two_hosts_is_distinguished_by_uuid():
     part = fleet.documents([of_device(0, 10.0, uuid="GPU-aaaaaaaa-1"), of_device(0, 10.0, uuid="GPU-bbbbbbbb-2")])[0]
 
     assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
@@ -103,7 +103,7 @@ def test_a_device_alone_and_a_busy_one_are_not_compared_unless_forced():
     assert compare(BUSY[0], BUSY[0]).verdict == "same"
 
 
-def test_the_record_of_a_device_that_was_busy_with_others_is_not_gone_on_with_alone():
+def test_all_busy_record_of_one_device_cannot_be_resumed_alone():
     cut = replace(BUSY[0], finished=None)
 
     assert not can_go_on(cut)

@@ -35,7 +35,7 @@ HOSTILE = (
 
 
 def named(name):
-    """A record that has this text wherever a record can have any."""
+    """Return a record with this text in all its text fields."""
     record = example()
     failure = Failure(kind="error", message=name, traceback=f"Traceback of {name}")
     return replace(
@@ -53,14 +53,14 @@ def named(name):
 
 
 def long(count, processes=1):
-    """A record of so many rows."""
+    """Return a record with this number of rows."""
     rows = tuple(row(batch, 1 + batch / 50) for batch in range(1, count + 1))
     rows = tuple(replace(one, timings=one.timings * processes) for one in rows)
     return replace(example(), rows=rows, edge=Edge(largest_batch=count, limited_by="memory", fails_at=count + 1))
 
 
 def part(document, name):
-    """The first section of a part of a page."""
+    """Return the first section of a part of a page."""
     return next(one for one in document.sections if one.name == name).sections[0]
 
 
@@ -68,11 +68,11 @@ def drawn(chart):
     return [point for one in chart.series for point in one.points]
 
 
-def test_what_the_page_holds_is_as_it_was(golden):
+def test_page_of_one_record_matches_golden_file(golden):
     golden("page.json", msgspec.json.format(msgspec.json.encode(page.document([example()])), indent=1) + b"\n")
 
 
-def test_what_the_page_of_two_recipes_holds_is_as_it_was(golden):
+def test_page_of_two_recipes_matches_golden_file(golden):
     faster = replace(example(), rows=(row(4, 2.5),), trials=(), edge=None, safe=None, notices=())
     faster = replace(faster, spec=replace(faster.spec, mode="cudagraph"))
 
@@ -81,7 +81,7 @@ def test_what_the_page_of_two_recipes_holds_is_as_it_was(golden):
     golden("page-of-two.json", msgspec.json.format(msgspec.json.encode(held), indent=1) + b"\n")
 
 
-def test_the_page_says_everything_in_its_order():
+def test_page_text_is_complete_and_in_order():
     shown = Page(page_of([example()])).text()
 
     expected = [
@@ -99,12 +99,12 @@ def test_the_page_says_everything_in_its_order():
         "method of measuring",
     ]
     place = 0
-    for text in expected:  # one may be a part of another that comes before it
+    for text in expected:  # a text may be part of an earlier one
         assert text in shown[place:], text
         place = shown.index(text, place)
 
 
-def test_the_same_record_gives_the_same_bytes_and_those_of_an_image_too():
+def test_page_and_images_of_same_record_are_byte_identical():
     assert page_of([example()]) == page_of([example()])
     for ending in draw.ENDINGS:
         drawing = charts.throughput([example()])
@@ -117,7 +117,7 @@ def tame():
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_of_a_record_is_more_than_text(tame, text):
+def test_hostile_text_of_a_record_stays_text(tame, text):
     wild = Page(page_of([named(text), replace(named(text), rows=(row(3, 2.0),))]))
 
     assert [one.tag for one in wild.elements] == [one.tag for one in tame.elements]
@@ -139,7 +139,7 @@ def records_of_every_size():
     return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
 
 
-def test_ten_records_of_300_rows_stay_small_and_the_page_says_what_it_leaves_out():
+def test_page_of_ten_long_records_is_small_and_names_omissions():
     made = page_of([long(300, processes=1) for _ in range(10)])
 
     assert len(made) < 1_000_000
@@ -147,7 +147,7 @@ def test_ten_records_of_300_rows_stay_small_and_the_page_says_what_it_leaves_out
 
 
 @pytest.mark.parametrize(("name", "records"), records_of_every_size().items())
-def test_a_page_is_small_whole_and_loads_nothing(name, records):
+def test_page_is_small_and_self_contained(name, records):
     made = page_of(records)
     read = Page(made)
 
@@ -165,7 +165,7 @@ def test_a_page_is_small_whole_and_loads_nothing(name, records):
     assert used <= set(ids)
 
 
-def test_a_browser_is_told_to_run_our_script_only():
+def test_page_policy_allows_only_the_own_script():
     read = Page(page_of([example()]))
 
     (policy,) = (one.attributes["content"] for one in read.all("meta") if one.attributes.get("http-equiv"))
@@ -195,7 +195,7 @@ def test_a_screen_reader_finds_its_way():
     assert all(one.within[-1] == "th" for one in buttons)
 
 
-def test_every_plot_says_in_words_what_it_shows():
+def test_plot_words_summarize_each_plot():
     words = {one.kind: one.words for one in charts.charts([example()])}
 
     assert set(words) == {"throughput", "tradeoff", "memory", "latency", "clock", "power"}
@@ -217,7 +217,7 @@ def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
     assert {cell.number for cell in cells[1:-1]} == {None}
 
 
-def test_marks_and_intervals_are_those_of_the_summary():
+def test_plot_marks_and_intervals_match_the_summary():
     shown = charts.throughput([example()])
 
     assert {mark.kind: mark.x for mark in shown.marks} == {"fastest": 4, "knee": 4, "largest": 5}
@@ -236,12 +236,12 @@ def test_the_plot_and_the_table_call_the_same_rows_the_best(rows):
 
 
 def scattered(batch_size, *processes_ms):
-    """A row whose processes each have their own time for a batch."""
+    """Return a row whose processes each have their own batch time."""
     timings = tuple(timing for ms in processes_ms for timing in row(batch_size, ms).timings)
     return replace(row(batch_size, 1.0), timings=timings)
 
 
-def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
+def test_interval_above_the_plot_is_marked_as_cut():
     wild, tame = scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)
     record = replace(example(), rows=(wild, tame), edge=None, safe=None)
     (first, *others) = charts.charts([record])
@@ -251,7 +251,7 @@ def test_an_interval_that_reaches_above_the_plot_is_said_to_be_cut():
     assert "cut at the top of the plot" in Page(page_of([record])).text()
 
 
-def test_of_several_intervals_that_are_cut_the_line_says_how_far_they_reach():
+def test_several_cut_intervals_report_how_far_they_reach():
     rows = tuple(scattered(batch, 1.0, 1.0 + batch) for batch in (1, 2, 4))
 
     words = charts.charts([replace(example(), rows=rows), replace(example(), rows=rows[:1])])[0].words
@@ -259,7 +259,7 @@ def test_of_several_intervals_that_are_cut_the_line_says_how_far_they_reach():
     assert "Bands cut at the top of the plot: batch 1, 2, 4, up to " in words
 
 
-def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
+def test_plot_without_cut_intervals_mentions_none():
     for record in (example(), replace(example(), rows=(scattered(8, 4.0, 4.1), scattered(16, 7.0, 7.01)))):
         first = charts.charts([record])[0]
 
@@ -268,7 +268,7 @@ def test_where_every_interval_ends_in_the_plot_nothing_is_said_of_cuts():
 
 
 def of_one_batch_each():
-    """Three recipes with one batch size each, the fastest in the middle, and one that failed."""
+    """Return three recipes with one batch size each, the fastest in the middle, and one that failed."""
     modes = {"eager": 5.0, "compile": 2.0, "cudagraph": 4.0}
     records = [
         replace(example(), spec=replace(example().spec, mode=mode, slo_ms=None), rows=(row(8, ms),), notices=())
@@ -278,7 +278,7 @@ def of_one_batch_each():
     return [*records, replace(example(), spec=replace(example().spec, dtype="bf16"), rows=(failed,))]
 
 
-def test_records_of_one_batch_size_each_are_bars_in_the_order_of_their_throughput():
+def test_records_of_one_batch_size_are_bars_sorted_by_throughput():
     drawn = charts.charts(of_one_batch_each())
 
     assert {one.kind for one in drawn} == {"throughput", "latency", "memory", "clock", "power"}
@@ -322,7 +322,7 @@ def test_every_point_of_a_plot_has_its_value_in_words(records):
             assert len({point.x for point in stop.points}) == 1
 
 
-def test_where_records_share_a_batch_size_their_values_are_read_together():
+def test_values_of_records_at_shared_batch_size_are_read_together():
     stops = {stop.text.splitlines()[0]: stop for stop in draw.stops(charts.throughput([example(), long(4)]))}
 
     _, one, other = stops["batch 1"].text.splitlines()
@@ -331,7 +331,7 @@ def test_where_records_share_a_batch_size_their_values_are_read_together():
     assert "980.4 samples/s" in other
 
 
-def test_the_places_of_values_are_where_the_plot_draws_them():
+def test_stops_of_drawing_are_at_the_drawn_points():
     chart = charts.throughput([example()])
     drawing = draw.inline(chart)
     left, top, width, height = drawing.box
@@ -378,7 +378,7 @@ def test_legend_of_one_record_names_each_marked_point_once_with_its_value():
     ]
 
 
-def test_a_plot_ends_where_the_line_says_that_intervals_are_cut():
+def test_plot_top_is_the_cut_limit():
     record = replace(example(), rows=(scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)), edge=None, safe=None)
     chart = charts.throughput([record])
 
@@ -388,7 +388,7 @@ def test_a_plot_ends_where_the_line_says_that_intervals_are_cut():
     assert chart.top == 1.25 * max(point.y for point in drawn(chart))
 
 
-def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
+def test_out_of_memory_trials_without_peak_are_drawn_at_the_limit():
     trials = (
         Trial(batch_size=4, peak_reserved_bytes=2**30),
         Trial(batch_size=8, failure=Failure(kind="out_of_memory", message="")),
@@ -401,7 +401,7 @@ def test_trials_without_a_peak_that_ran_out_of_memory_stand_at_the_limit():
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
 
 
-def test_the_latency_of_the_tradeoff_is_that_of_the_slo_where_it_is_known():
+def test_tradeoff_latency_is_slo_percentile_if_available():
     asked = charts.tradeoff([example()])
     unasked = charts.tradeoff([replace(example(), spec=replace(example().spec, slo_ms=None))])
     unknown = charts.tradeoff([replace(example(), rows=(row(5, 10.0, batches=20),))])
@@ -428,7 +428,7 @@ def test_clock_and_power_follow_the_order_of_the_run():
     assert [(point.x, point.y) for point in drawn(charts.power([record]))] == [(1, 100), (2, 200), (3, 110), (5, 220)]
 
 
-def test_records_are_named_by_what_sets_them_apart():
+def test_records_are_named_by_their_differences():
     one = example()
     other_mode = replace(one, spec=replace(one.spec, mode="compile"), started="later")
     other_model = replace(one, spec=replace(one.spec, model="vit_b_16"))
@@ -477,7 +477,7 @@ def test_a_page_of_recipes_opens_with_the_best_one():
     assert [tile.figure for tile in group.sections[0].tiles[:3]] == ["fp16 nchw compile", "8", "4000"]
 
 
-def test_each_of_a_few_models_has_its_answers_first_and_of_many_the_table_has_them():
+def test_few_models_get_answer_groups_and_many_get_a_table():
     models = [replace(example(), spec=replace(example().spec, model=f"model{number}")) for number in range(4)]
 
     assert [group.title for group in groups(models[:2])] == [f"model{n} fp16 on NVIDIA Example" for n in (0, 1)]
@@ -507,7 +507,7 @@ def test_a_notice_stands_once_with_the_records_that_it_is_about():
     ]
 
 
-def test_what_is_the_same_for_all_records_stands_once_and_what_differs_in_one_table():
+def test_common_fields_are_shown_once_and_differing_ones_in_a_table():
     other = replace(example(), spec=replace(example().spec, mode="compile"), wall_s=7.0)
 
     differing = part(page.document([example(), other]), "measured")
@@ -521,7 +521,7 @@ def test_what_is_the_same_for_all_records_stands_once_and_what_differs_in_one_ta
     assert part(page.document([example()]), "measured").title == "Trials: 6"
 
 
-def test_a_run_that_was_cut_short_is_said_to_be():
+def test_cut_short_run_is_marked_on_the_page():
     assert "the run was cut short" in Page(page_of([ODD["interrupted"]])).text()
     assert "the run was cut short" not in Page(page_of([example()])).text()
 
@@ -563,7 +563,7 @@ def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
     assert all(low <= place <= high or math.isclose(place, low) for place in places)
 
 
-def test_matplotlib_and_jinja_are_left_alone_until_a_page_is_asked_for():
+def test_matplotlib_and_jinja_are_not_imported_without_a_page():
     program = (
         "import sys, tputfind.commands, tputfind.commands.run, tputfind.commands.report\n"
         "import tputfind.report.views.page, tputfind.report.renderers.html, tputfind.report.charts.draw\n"
@@ -575,7 +575,7 @@ def test_matplotlib_and_jinja_are_left_alone_until_a_page_is_asked_for():
     assert done.returncode == 0, done.stderr
 
 
-def test_the_users_own_settings_of_matplotlib_change_nothing():
+def test_matplotlib_settings_of_user_do_not_change_the_page():
     import matplotlib as mpl
 
     before = page_of([example()])

@@ -1,4 +1,4 @@
-"""What is shown while a run is under way."""
+"""Progress output while a run is under way."""
 
 import io
 import re
@@ -12,7 +12,7 @@ from tputfind.report.progress import show_progress
 
 
 def told(record, *, terminal: bool, width: int = 100, height: int = 50) -> str:
-    """What is written of a run that tried a batch, timed rows, and goes on."""
+    """Return the output of a run that tried a batch, timed rows, and continues."""
     paper = io.StringIO()
     console = Console(file=paper, force_terminal=terminal, width=width, height=height, color_system=None)
     with show_progress(console) as progress:
@@ -29,7 +29,7 @@ def searching(record):
     return replace(record, edge=None, safe=None, finished=None)
 
 
-def test_on_a_terminal_the_table_stands_over_what_is_under_way():
+def test_terminal_shows_table_above_current_step():
     shown = told(example(), terminal=True)
     last = shown[shown.rindex("± %") :]  # a head of the table
 
@@ -38,14 +38,14 @@ def test_on_a_terminal_the_table_stands_over_what_is_under_way():
     assert last.rstrip().endswith("resnet50: timing batch 16")
 
 
-def test_a_row_that_stands_in_the_table_is_not_told_in_a_line_too():
+def test_row_in_the_terminal_table_has_no_extra_line():
     assert "batch 8 does not fit" in told(example(), terminal=True)
     assert "process 1" not in told(example(), terminal=True)
     assert "process 1" in told(replace(example(), rows=()), terminal=True)
 
 
 @pytest.mark.parametrize(("record", "known"), [(example(), True), (searching(example()), False)])
-def test_what_only_a_search_that_has_ended_tells_is_left_out_until_then(record, known):
+def test_answers_of_unfinished_search_are_omitted(record, known):
     shown = told(record, terminal=True)
 
     assert "Knee" in shown
@@ -54,7 +54,7 @@ def test_what_only_a_search_that_has_ended_tells_is_left_out_until_then(record, 
 
 @pytest.mark.parametrize("count", [4, 12, 16, 40])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (60, 16), (100, 50)])
-def test_a_terminal_shows_the_last_rows_that_it_has_lines_for_and_what_is_under_way(count, width, height):
+def test_terminal_shows_last_rows_that_fit_and_current_step(count, width, height):
     record = replace(example(), rows=tuple(row(size, 5.0) for size in range(1, count + 1)))
     shown = told(record, terminal=True, width=width, height=height)
     head = list(re.finditer(r"batch +samples/s", shown))[-1]

@@ -48,7 +48,7 @@ def test_the_terminal_report_is_as_it_was(golden, width):
     golden(f"report-{width}.txt", shown(example(), width=width).encode())
 
 
-def test_the_report_of_a_terminal_that_shows_ascii_alone_is_as_it_was(golden):
+def test_ascii_terminal_report_matches_golden_file(golden):
     golden("report-ascii.txt", shown(example(), width=80, encoding="ascii").encode())
 
 
@@ -89,7 +89,7 @@ def test_the_99th_percentile_is_empty_under_100_latency_batches():
     assert not pandas.isna(rows.loc[4, "latency_ms_p99"])
 
 
-def test_the_fastest_the_knee_and_the_best_under_an_slo_are_three_questions():
+def test_fastest_knee_and_best_under_slo_are_separate_answers():
     rows = [row(1, 4.0), row(64, 64.8), row(128, 128.0), row(256, 300.0)]
 
     assert fastest(rows).batch_size == 128
@@ -99,7 +99,7 @@ def test_the_fastest_the_knee_and_the_best_under_an_slo_are_three_questions():
     assert best_under([row(1, 4.0, batches=20)], 70.0, 99) is None
 
 
-def test_nothing_timed_has_no_answers():
+def test_no_timed_rows_have_no_answers():
     assert fastest([]) is None
     assert knee([]) is None
     assert answers(replace(example(), rows=())) == []
@@ -114,7 +114,7 @@ def test_one_batch_size_has_no_knee():
     assert "knee" not in shown(alone)
 
 
-def test_a_row_that_failed_is_the_answer_to_nothing():
+def test_failed_row_is_never_an_answer():
     failed = replace(row(5, 10.0), failure=example().rows[1].failure)
     record = replace(example(), rows=(row(1, 4.0), row(4, 5.0), failed))
 
@@ -122,7 +122,7 @@ def test_a_row_that_failed_is_the_answer_to_nothing():
 
 
 @pytest.mark.parametrize("limit", get_args(LimitedBy))
-def test_the_summary_says_what_stopped_the_search(limit):
+def test_summary_names_the_limit_of_the_search(limit):
     record = replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
 
     assert dict(text.summary(record))["Largest batch"].startswith("5, ")
@@ -131,7 +131,7 @@ def test_the_summary_says_what_stopped_the_search(limit):
 CUBLAS = "cuBLAS: execution failed"
 
 
-def test_the_summary_names_the_library_whose_kernel_ends_the_search():
+def test_summary_names_library_of_limiting_kernel():
     failure = Failure(
         kind="kernel_limit", message=f"{CUBLAS} (RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED)"
     )
@@ -153,7 +153,7 @@ def test_the_summary_names_the_library_whose_kernel_ends_the_search():
         ({"limited_by": "cut_short"}, "at least 4, the search was cut short"),
     ],
 )
-def test_the_summary_tells_a_bracket_as_one(edge, expected):
+def test_summary_shows_open_bracket_of_search(edge, expected):
     slow = Trial(batch_size=9, failure=Failure(kind="timeout", message="no answer within 10 s"))
     found = Edge(largest_batch=4, closed=False, **edge)
     record = replace(example(), edge=found, trials=(slow,))
@@ -179,7 +179,7 @@ def test_help_and_import_leave_torch_and_pandas_alone():
     assert done.returncode == 0, done.stderr
 
 
-def test_what_runs_in_the_parent_leaves_torch_alone():
+def test_parent_modules_do_not_import_torch_or_pandas():
     program = (
         "import sys, tputfind.session.run, tputfind.report.views.records, tputfind.report.progress\n"
         "assert not {'torch', 'pandas'} & set(sys.modules)\n"
@@ -201,7 +201,7 @@ def test_no_terminal_is_so_narrow_that_a_figure_is_cut(width):
     assert "fastest" in paper.getvalue()
 
 
-def test_the_bar_is_the_throughput_over_the_highest_in_blocks_or_in_plain_characters():
+def test_bar_is_throughput_relative_to_highest_in_blocks_or_ascii():
     plain = [line for line in shown(example(), encoding="ascii").splitlines() if "#" in line]
 
     assert "██████ " in shown(example())
@@ -209,14 +209,14 @@ def test_the_bar_is_the_throughput_over_the_highest_in_blocks_or_in_plain_charac
 
 
 def one_that_is_hardly_known():
-    """A record of one row, whose two processes differ so much that its interval reaches below 0."""
+    """Return a record of one row, whose two processes differ so much that its interval reaches below 0."""
     timings = tuple(timing for ms in (4.0, 12.0) for timing in row(4, ms).timings)
     wild = replace(row(4, 5.0), timings=timings)
     record = replace(example(), rows=(wild,), edge=None, safe=None)
     return replace(record, notices=notices.of(record))
 
 
-def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
+def test_wide_interval_is_same_in_every_output():
     record = one_that_is_hardly_known()
     (cells,) = frame([record]).to_dict("records")
     rate, low, high = (cells[f"samples_per_s{end}"] for end in ("", "_ci_low", "_ci_high"))
@@ -235,7 +235,7 @@ def test_of_a_wide_interval_table_page_markdown_notice_and_csv_say_one_thing():
     assert f"no better than {width}% at batch 4" in seen
 
 
-def test_what_is_printed_of_an_interval_is_possible_for_a_rate_and_a_time():
+def test_printed_interval_is_possible_for_rates_and_times():
     (cells,) = frame([one_that_is_hardly_known()]).to_dict("records")
     (point,) = charts.throughput([one_that_is_hardly_known()]).series[0].points
 

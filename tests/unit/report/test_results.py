@@ -1,4 +1,4 @@
-"""What Python code gets of every kind of result: files, a table and text."""
+"""Python access to every kind of result: files, a table and text."""
 
 import io
 import json
@@ -71,7 +71,7 @@ def test_saved_result_is_loaded_as_the_same_result_and_shown_by_report(make, tmp
     assert json.loads((tmp_path / "c.json").read_bytes()) == saved
 
 
-def test_plans_of_several_models_are_loaded_with_the_models_that_have_none(tmp_path):
+def test_plans_of_several_models_round_trip_with_unplanned_models(tmp_path):
     other = replace(example(), spec=replace(example().spec, model="vgg11"))
     slow = replace(example(), spec=replace(example().spec, model="slow"), rows=())
     for records in ((example(), other), (example(), other, slow)):
@@ -120,7 +120,7 @@ def test_json_that_is_no_result_is_refused_in_one_line(text, why, tmp_path):
 
 @pytest.mark.parametrize("limited_by", get_args(LimitedBy))
 @pytest.mark.parametrize("closed", [True, False])
-def test_record_is_shown_however_its_search_ended(limited_by, closed, tmp_path):
+def test_record_is_shown_for_every_end_of_its_search(limited_by, closed, tmp_path):
     edge = Edge(largest_batch=4, limited_by=limited_by, fails_at=8, closed=closed)
     record = replace(example(), edge=edge)
 
@@ -130,7 +130,7 @@ def test_record_is_shown_however_its_search_ended(limited_by, closed, tmp_path):
     assert "4" in answer
 
 
-def test_plot_of_a_record_is_a_figure_and_other_results_have_none():
+def test_plot_of_record_is_figure_and_other_results_raise():
     figure = example().plot()
 
     assert figure.axes[0].get_xlabel() == "batch size"
@@ -167,7 +167,7 @@ def test_frame_of_a_record_has_the_types_of_its_columns():
 
 
 @each_result
-def test_repr_of_a_result_is_what_a_terminal_shows_and_holds_no_samples(make):
+def test_repr_of_result_is_terminal_text_without_samples(make):
     shown = repr(make())
 
     assert "\n\n" in shown
@@ -211,7 +211,7 @@ def test_plans_are_a_list_and_a_plan_alone_is_a_result():
 @pytest.mark.parametrize(
     ("device", "hosts"), [("cuda:1", ", on 1 host of 8"), ("cpu", ", on 2 hosts"), ("cpu:0-3", "")]
 )
-def test_plan_counts_the_hosts_that_its_devices_fill_if_that_is_known(device, hosts):
+def test_plan_counts_hosts_filled_by_its_devices_if_possible(device, hosts):
     can = None if device != "cpu:0-3" else replace(example().environment, device="cpu", capabilities=None).can
     environment = replace(example().environment, device=device, capabilities=can)
 
@@ -220,7 +220,7 @@ def test_plan_counts_the_hosts_that_its_devices_fill_if_that_is_known(device, ho
     assert f"\nDevices        2{hosts}: batches" in repr(plan)
 
 
-def test_loading_a_record_imports_nothing_that_shows_it(tmp_path):
+def test_loading_a_record_does_not_import_the_report(tmp_path):
     example().save(tmp_path / "record.json")
     program = (
         "import sys, tputfind\n"

@@ -1,4 +1,4 @@
-"""Plans in words and cells: the mix of kinds, models that stand apart, and powers."""
+"""Plans in words and cells: the mix of kinds, separate models, and power."""
 
 import csv
 import io
@@ -37,7 +37,7 @@ def two_kinds() -> Answers:
 
 
 def with_mix(found: Answers) -> Answers:
-    """The same with a mix beside its best plan, as a search would find it."""
+    """Return the answers with a mix added to the best plan, as a search would find it."""
     best = found.plans[0]
     parts = [
         Part(recipe=best.recipe, device_name=name, devices=count, batch_cap=8, share=share, cost_per_hour=cost)
@@ -68,7 +68,7 @@ def test_a_mix_stands_below_the_plans_with_its_parts_and_its_cost(two_kinds, wid
     assert max(map(len, below.splitlines())) <= width
 
 
-def test_where_no_mix_is_cheaper_one_line_says_so(two_kinds):
+def test_mix_line_reports_that_no_mix_is_cheaper(two_kinds):
     best = two_kinds.plans[0]
     lines = [line for line in printed(two_kinds).splitlines() if line.startswith("Mix")]
 
@@ -130,5 +130,5 @@ def test_powers_have_three_digits(watts, text):
         (1200, 1400, "1.20 to 1.40 kW"),
     ],
 )
-def test_bounds_have_one_unit_where_they_can(low, high, text):
+def test_span_bounds_share_one_unit_if_possible(low, high, text):
     assert format_span(format_watts(low), format_watts(high)) == text

@@ -1,4 +1,4 @@
-"""The lines of Python that run a model run it as it was measured."""
+"""The Python lines of a snippet run a model as it was measured."""
 
 import pytest
 from msgspec.structs import replace
@@ -22,7 +22,7 @@ def lines_of(parameters=None, **fields):
         ("enabled", "with torch.enable_grad():"),
     ],
 )
-def test_a_snippet_runs_the_model_in_the_grad_mode_it_was_measured_in(mode, line):
+def test_snippet_uses_grad_mode_of_the_measurement(mode, line):
     assert line in lines_of(grad_mode=mode)
 
 
@@ -34,11 +34,11 @@ def test_snippet_of_a_compiled_model_names_torch_mode_or_backend(mode, argument)
     assert f"model = torch.compile(model, dynamic=False, {argument})" in lines_of(mode=mode)
 
 
-def test_a_snippet_converts_nothing_of_a_model_that_was_measured_as_it_was_made():
+def test_snippet_keeps_dtype_of_model_measured_as_made():
     assert 'model = model.to("cuda")\n' in lines_of(dtype="own")
 
 
-def test_a_snippet_does_not_convert_complex_weights_and_says_what_it_does():
+def test_snippet_keeps_complex_weights_and_explains_conversion():
     text = lines_of({"complex64": 8, "float16": 8}, dtype="fp16")
 
     assert 'model = model.to("cuda")  # and its real floating-point parameters to torch.float16' in text

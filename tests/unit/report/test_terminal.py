@@ -1,4 +1,4 @@
-"""What a terminal shows of any record: one line a row, answers and notices of few lines, in signs that it has."""
+"""Terminal output of any record: one line per row, short answers and notices, in supported characters."""
 
 import io
 import re
@@ -33,7 +33,7 @@ def lines_of(records, width: int, encoding: str = "utf-8") -> list[str]:
 
 
 def check_rows(records, width: int, encoding: str = "utf-8") -> None:
-    """Check that every row is a line, in order, and that no line is wider than the terminal, but for code."""
+    """Check that every row is a line, in order, and that no line except code is wider than the terminal."""
     lines = lines_of(records, width, encoding)
     starts = [place for place, line in enumerate(lines) if line.split()[:2] == ["batch", "samples/s"]]
     assert len(starts) == sum(bool(record.rows) for record in records)
@@ -48,7 +48,7 @@ def check_rows(records, width: int, encoding: str = "utf-8") -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("path", RECORDS, ids=IDS)
-def test_a_record_of_the_results_has_one_line_a_row_and_notices_and_answers_of_two(path, width):
+def test_stored_record_has_one_line_per_row_and_short_notices_and_answers(path, width):
     record = files.load_record(path)
 
     check_rows([record], width)
@@ -106,7 +106,7 @@ def test_any_records_have_one_line_a_row_from_60_columns_on(of_any, width, encod
         assert max(map(cell_len, shown)) <= width
 
 
-def test_marks_and_numbers_are_explained_and_only_those_that_occur():
+def test_legend_explains_only_marks_and_numbers_in_use():
     lines = lines_of([example()], 80)
     alone = lines_of([replace(example(), safe=None)], 80)
 
@@ -122,7 +122,7 @@ def test_no_column_is_left_out_that_a_reader_needs():
         assert {"samples/s", "± %", "p50 ms", "memory", "notices"} <= set(re.split(r"  +", head))
 
 
-def test_a_limit_of_the_latency_is_named_in_the_batch_to_deploy_and_where_none_meets_it():
+def test_slo_is_named_in_batch_to_deploy_and_if_unmet():
     unmet = replace(example(), spec=replace(example().spec, slo_ms=1.0))
 
     assert dict(text.summary(example()))["Deploy"].endswith("p99 5.98 ms within --slo 10 ms, 8 MiB")

@@ -1,4 +1,4 @@
-"""Lists of devices, as they are typed."""
+"""Typed lists of devices."""
 
 import pytest
 
@@ -29,6 +29,6 @@ def test_one_device_is_no_list(typed):
 
 
 @pytest.mark.parametrize("typed", ["cuda:3-1,cpu", "auto,cpu", "all,cpu"])
-def test_what_names_no_devices_is_refused(typed):
+def test_invalid_device_list_is_refused(typed):
     with pytest.raises(BadRequest):
         names(typed)

@@ -1,4 +1,4 @@
-"""What becomes of jobs on a cluster that is simulated: the code that follows them is the real one."""
+"""Outcomes of jobs on a simulated cluster, followed by the production code."""
 
 import msgspec
 import pytest
@@ -40,7 +40,7 @@ def follow(asked, cluster, progress=None):
 
 
 def answering(fields_of):
-    """Answer with a record, fields of whose word are replaced."""
+    """Return an answer function: a record in a word whose fields are replaced."""
 
     def answer(number, request, at):
         record = msgspec.Raw(msgspec.json.encode(record_of(request, at)))
@@ -70,7 +70,7 @@ def test_every_job_comes_back_once_while_a_node_is_left(count, nodes, seconds, l
     assert all(each.record.spec == asked[each.number].spec for each in came)
 
 
-def test_a_lost_node_costs_the_job_that_ran_there_its_time_and_the_record_names_it():
+def test_lost_node_reruns_its_job_and_is_named_in_record():
     there = [node(1), node(2)]
     heard = Heard()
     came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0}), heard)
@@ -84,7 +84,7 @@ def test_a_lost_node_costs_the_job_that_ran_there_its_time_and_the_record_names_
     assert any(f"{there[0].address} was lost" in line for line in heard.lines)
 
 
-def test_a_job_of_each_whose_node_is_lost_is_not_run_elsewhere():
+def test_each_job_on_lost_node_is_not_run_elsewhere():
     there = [node(1), node(2)]
     came = follow(some_jobs(there, 1, "each"), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0}))
 
@@ -116,7 +116,7 @@ def test_a_task_that_never_comes_back_ends_with_its_own_budget():
     assert sorted(each.number for each in came if each.ended_by is None) == [1, 2]
 
 
-def test_a_job_whose_node_was_lost_waits_to_be_started_again_for_longer_than_its_budget():
+def test_job_of_lost_node_waits_longer_than_its_budget():
     there = [node(1), node(2)]
     cluster = SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0})
     came = follow(some_jobs(there, 6, budget_s=150.0), cluster)
@@ -125,12 +125,12 @@ def test_a_job_whose_node_was_lost_waits_to_be_started_again_for_longer_than_its
     assert cluster.now_s > 150 + jobs.GRACE_S + 300
 
 
-def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
+def test_jobs_queued_after_a_stuck_job_end_too():
     there = [node(1)]
 
     class Stuck(SimulatedCluster):
         def cancel(self, numbers):
-            """End nothing that runs: its process does not listen."""
+            """Cancel waiting jobs only: the running process does not react."""
             for number in numbers:
                 if number in self._waiting:
                     self._waiting.remove(number)
@@ -145,7 +145,7 @@ def test_jobs_that_wait_behind_one_that_never_comes_back_end_too():
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_job_that_says_nothing_is_given_up_without_any_budget(listens):
+def test_silent_job_is_abandoned_without_a_budget(listens):
     there = [node(1)]
 
     class Silenced(SimulatedCluster):
@@ -168,7 +168,7 @@ def test_a_job_that_says_nothing_is_given_up_without_any_budget(listens):
         assert cluster.now_s < jobs.SILENT_S + jobs.GRACE_S + 12
 
 
-def test_a_node_of_another_version_is_told_in_its_record():
+def test_node_with_other_version_is_reported_in_its_record():
     there = [node(1), node(2)]
 
     def fields(_number, request, at):
@@ -185,7 +185,7 @@ def test_a_node_of_another_version_is_told_in_its_record():
 
 
 @pytest.mark.parametrize("error", [UnknownModel, OutOfTime, DeviceInUse])
-def test_what_a_node_refuses_becomes_the_error_that_it_is_and_costs_no_other_job(error):
+def test_refusal_of_a_node_becomes_its_error_and_spares_other_jobs(error):
     there = [node(1), node(2)]
 
     def fields(number, *_):
@@ -213,7 +213,7 @@ def test_what_a_node_refuses_becomes_the_error_that_it_is_and_costs_no_other_job
         answering(lambda *_: {"record": msgspec.Raw(b'{"schema": 999}')}),
     ],
 )
-def test_an_answer_that_is_none_is_one_failed_job(answer):
+def test_malformed_answer_is_one_failed_job(answer):
     there = [node(1), node(2)]
     came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answer))
 
@@ -233,7 +233,7 @@ def test_a_record_of_another_question_is_refused():
     assert all("was asked otherwise: dtype" in str(each.ended_by) for each in came)
 
 
-def test_a_process_that_dies_is_told_with_its_node():
+def test_dead_process_is_reported_with_its_node():
     there = [node(1)]
     (came,) = follow(some_jobs(there, 1), SimulatedCluster(there, lambda *_: 10.0, answer=lambda *_: None))
 
@@ -242,7 +242,7 @@ def test_a_process_that_dies_is_told_with_its_node():
     assert came.record.rows == (), "the only job: its error says it all"
 
 
-def test_what_ray_ended_is_no_failure_of_the_model():
+def test_processes_ended_by_ray_are_died_rows():
     there = [node(1), node(2)]
     came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=lambda *_: None))
 
@@ -271,7 +271,7 @@ def test_an_interruption_keeps_the_records_that_had_arrived():
     assert came[1].record.rows
 
 
-def test_interrupted_jobs_have_a_moment_of_the_same_clock_for_their_last_words():
+def test_interrupted_jobs_have_a_moment_for_their_last_words():
     there = [node(1)]
 
     class Interrupted(SimulatedCluster):
@@ -282,7 +282,7 @@ def test_interrupted_jobs_have_a_moment_of_the_same_clock_for_their_last_words()
 
         def words(self):
             words = list(super().words())
-            if self.now_s < 21:  # less than a second after the interruption
+            if self.now_s < 21:  # under a second after the interruption
                 return words
             return [*words, msgspec.json.encode(Word(number=0, node=there[0].id, record=self.record))]
 
@@ -298,7 +298,7 @@ def test_interrupted_jobs_have_a_moment_of_the_same_clock_for_their_last_words()
     assert 22 <= cluster.now_s < 23
 
 
-def test_an_interruption_keeps_the_jobs_that_had_ended_and_were_not_looked_at_yet():
+def test_interruption_keeps_ended_jobs_not_yet_collected():
     there = [node(number) for number in range(3)]
 
     class Interrupted(SimulatedCluster):

@@ -1,4 +1,4 @@
-"""Where in a cluster jobs may run."""
+"""Places for jobs in a cluster."""
 
 import msgspec
 import pytest
@@ -28,13 +28,13 @@ def test_a_job_takes_one_whole_device_of_any_node():
     assert [place.may_be(each) for each in (H100, L4, HEAD)] == [True, True, False]
 
 
-def test_auto_is_an_accelerator_where_a_node_has_one_and_else_the_cpu():
+def test_auto_is_an_accelerator_if_any_node_has_one():
     assert places_of([HEAD, L4], "auto", "next")[0].resource == "GPU"
     assert places_of([HEAD, node(4, NPU=2)], "auto", "next")[0].resource == "NPU"
     assert places_of([HEAD], "auto", "next")[0].resource == "CPU"
 
 
-def test_jobs_share_a_node_where_they_take_less_than_all_of_it():
+def test_jobs_share_a_node_if_they_need_only_part_of_it():
     def most(device, choice, nodes=(L4, H100, HEAD)):
         return [place.most_on_one(nodes) for place in places_of(nodes, device, choice)]
 
@@ -66,7 +66,7 @@ def test_each_is_one_place_for_each_device_and_takes_its_whole_node(nodes, devic
 
 
 @given(NODES, st.sampled_from(["cpu", "cuda", "auto"]), st.sampled_from(["next", "kinds", "each"]))
-def test_every_place_is_one_where_a_node_can_have_the_job(nodes, device, choice):
+def test_every_place_fits_on_some_node(nodes, device, choice):
     try:
         places = places_of(nodes, device, choice)
     except NoSuchDevice:
@@ -74,7 +74,7 @@ def test_every_place_is_one_where_a_node_can_have_the_job(nodes, device, choice)
     assert all(any(place.may_be(each) for each in nodes) for place in places)
 
 
-def test_a_cpu_job_takes_a_whole_node_so_that_no_two_share_one():
+def test_cpu_job_takes_a_whole_node():
     nodes = [node(1, CPU=8), node(2, CPU=8), node(3, CPU=4)]
     (place,) = places_of(nodes, "cpu", "next")
 
@@ -91,7 +91,7 @@ def test_a_cpu_job_takes_a_whole_node_so_that_no_two_share_one():
         ("cpu", "kinds", NoSuchDevice, "none has the label ray.io/accelerator-type"),
     ],
 )
-def test_what_no_node_has_is_refused(device, choice, error, said):
+def test_device_absent_from_all_nodes_is_refused(device, choice, error, said):
     with pytest.raises(error, match=said):
         places_of([HEAD], device, choice)
 

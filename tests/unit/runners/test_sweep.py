@@ -1,4 +1,4 @@
-"""The recipes that lists of options ask for."""
+"""The recipes requested by option lists."""
 
 from hypothesis import given
 from hypothesis import strategies as st

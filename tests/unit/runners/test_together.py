@@ -1,4 +1,4 @@
-"""One job on several devices at once, with answers in the place of processes."""
+"""One job on several devices at once, with answers instead of processes."""
 
 import msgspec
 import pytest
@@ -16,11 +16,11 @@ from tputfind.session.session import Session
 
 SIZES = (1, 2, 4, 8, 16)
 PACES_MS = {1: 5.0, 2: 6.0, 4: 8.0, 8: 12.0, 16: 40.0}
-"""The fastest is batch 8, and the knee too."""
+"""Step times in ms; batch 8 is the fastest and the knee."""
 
 
 class Runner:
-    """Asks no process: it answers by what a function says of the device and the batch size; errors are its own."""
+    """Answers by a function of the device and the batch size, without processes; a returned exception is raised."""
 
     memory_limit_bytes = None
 
@@ -37,7 +37,7 @@ class Runner:
 
 
 class AtOnce:
-    """Stations where work is done when it is given."""
+    """Stations that do work at once."""
 
     def __init__(self):
         self._done = []
@@ -53,7 +53,7 @@ class AtOnce:
 
 
 class AllBusy:
-    """A job on several devices at once, and what each was asked."""
+    """A job on several devices at once, and the questions to each."""
 
     def __init__(self, answer=lambda *_: None, count=2):
         self.asked = []
@@ -91,7 +91,7 @@ def test_the_batch_sizes_that_the_answers_rest_on_come_first():
     assert [one.batch_size for one in all_busy.record(1).rows] == list(SIZES)
 
 
-def test_a_batch_size_that_works_on_one_device_only_is_not_timed_any_more():
+def test_batch_size_failing_on_one_device_is_not_timed_again():
     failed = Row(batch_size=8, failure=Failure(kind="error", message="no"))
     all_busy = AllBusy(lambda name, size: failed if (name, size) == ("cuda:0", 8) else None)
     all_busy.time_all()
@@ -100,7 +100,7 @@ def test_a_batch_size_that_works_on_one_device_only_is_not_timed_any_more():
     assert all_busy.asked.count(("cuda:1", 4)) == 3
 
 
-def test_where_the_budget_is_over_it_ended_the_rows_that_are_not_known_by_then():
+def test_exhausted_budget_ends_rows_not_yet_known():
     all_busy = AllBusy(lambda name, size: OutOfTime("--budget") if size == 16 else None)
     all_busy.time_all()
     all_busy.together.finish()

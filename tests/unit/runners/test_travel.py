@@ -1,4 +1,4 @@
-"""Which files of a model travel to the nodes of a cluster."""
+"""Files of a model that travel to the nodes of a cluster."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tputfind.runners.cluster import packed
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A current folder with a model in Python, what it imports, and what it does not."""
+    """Create a current folder with a Python model, its imports, and unrelated files."""
     folder = tmp_path / "here"
     (folder / "models" / "parts").mkdir(parents=True)
     (folder / "models" / "net.py").write_text("import torch\nimport layers\nfrom parts.head import Head\n")
@@ -28,14 +28,14 @@ def sent(tmp_path, spec):
     return there, sorted(str(path.relative_to(away)) for path in away.rglob("*") if path.is_file())
 
 
-def test_a_factory_takes_along_what_it_imports_and_nothing_else(here, tmp_path):
+def test_factory_travels_only_with_its_imports(here, tmp_path):
     there, files = sent(tmp_path, Spec(model="models/net.py:make"))
 
     assert there.model == "models/net.py:make"
     assert files == ["models/layers.py", "models/net.py", "models/parts/__init__.py", "models/parts/head.py"]
 
 
-def test_imports_in_functions_relative_ones_and_packages_without_init_are_found(here, tmp_path):
+def test_nested_relative_and_namespace_imports_are_found(here, tmp_path):
     (here / "models" / "net.py").write_text("def make():\n    import parts.deep.one\n")
     (here / "models" / "parts" / "deep").mkdir()
     (here / "models" / "parts" / "deep" / "one.py").write_text("from . import two\nfrom ..head import Head\n")
@@ -47,7 +47,7 @@ def test_imports_in_functions_relative_ones_and_packages_without_init_are_found(
     assert files == ["models/net.py", *(f"models/{part}" for part in parts)]
 
 
-def test_a_file_from_elsewhere_lies_together_with_what_it_imports(here, tmp_path, monkeypatch):
+def test_file_from_elsewhere_stays_together_with_its_imports(here, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path / "here" / "models" / "parts")
     for name in ("../net.py", str(here / "models" / "net.py")):
         where = tmp_path / str(len(name))
@@ -59,7 +59,7 @@ def test_a_file_from_elsewhere_lies_together_with_what_it_imports(here, tmp_path
         assert ".." not in home
 
 
-def test_a_package_of_the_current_folder_travels_and_one_that_is_installed_does_not(here, tmp_path):
+def test_local_package_travels_and_installed_package_does_not(here, tmp_path):
     assert sent(tmp_path, Spec(model="models.parts.head:make"))[1] == [
         "models/parts/__init__.py",
         "models/parts/head.py",
@@ -84,7 +84,7 @@ def test_weights_saved_models_and_folders_of_hugging_face_travel(here, tmp_path)
         assert sent(tmp_path / str(number), spec) == (spec, expected)
 
 
-def test_a_file_that_does_not_parse_travels_alone_and_the_node_says_why(here, tmp_path):
+def test_unparsable_file_travels_alone(here, tmp_path):
     (here / "broken.py").write_text("def make(:\n")
 
     assert sent(tmp_path, Spec(model="broken.py:make"))[1] == ["broken.py"]

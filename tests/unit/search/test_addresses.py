@@ -9,15 +9,15 @@ from tputfind.search.allocator import Addresses
 
 MIB = 2**20
 SIZES = st.one_of(st.sampled_from([2, 20, 30, 32, 34, 62, 64, 66]), st.integers(1, 200).map(lambda count: 2 * count))
-# A positive number takes so many MiB, a negative one gives back one of what is held.
+# A positive number allocates so many MiB, a negative one frees one of the held blocks.
 STEPS = st.lists(st.booleans().flatmap(lambda take: SIZES if take else st.integers(-9, -1)), max_size=80)
 
 
 class Recording(msgspec.Struct):
-    """What a process on an H200 with driver 580.159.04 asked for, in MiB, and where it was put.
+    """Requests of a process on an H200 with driver 580.159.04, in MiB, and their addresses.
 
-    A negative step gives back the one of that number, from 1 on. Addresses are in MiB, from the upper end of the gap on
-    that the first was put into; above it are two chunks of the context, which had left 24 and, earlier, 2 MiB free.
+    A negative step frees the allocation of that number, from 1 on. Addresses are in MiB, relative to the upper end of
+    the gap of the first one; above it are two chunks of the context, which had left 24 and, earlier, 2 MiB free.
     """
 
     steps: list[int]
@@ -28,14 +28,14 @@ RECORDINGS = msgspec.json.decode((GOLDEN / "driver-addresses.json").read_bytes()
 
 
 def with_a_context() -> tuple[Addresses, int]:
-    """Return addresses of a process that has a context, and, in MiB, where those that are left end."""
+    """Return the addresses of a process with a context, and the lower end of its allocations in MiB."""
     addresses = Addresses()
     addresses.take(30 * MIB)
     return addresses, addresses.take(8 * MIB) // MIB
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda recording: f"{len(recording.steps)} steps")
-def test_everything_goes_where_the_driver_put_it(recording):
+def test_addresses_match_recorded_driver_addresses(recording):
     addresses, top = with_a_context()
     told = [address - top for address in addresses_mib(recording.steps, addresses.take, addresses.give_back)]
 
@@ -44,13 +44,13 @@ def test_everything_goes_where_the_driver_put_it(recording):
     assert [here for here in told if here < 0] == [here for here in recording.addresses if here < 0]
 
 
-def test_the_recordings_are_as_many_as_the_model_says():
+def test_number_of_recorded_addresses_matches_the_model():
     assert sum(len(recording.addresses) for recording in RECORDINGS) == 1677
     assert any(here >= 0 for recording in RECORDINGS for here in recording.addresses)
 
 
 @given(STEPS)
-def test_nothing_is_put_where_something_is(steps):
+def test_allocations_never_overlap(steps):
     addresses, held = Addresses(), {}
     for step in steps:
         if step > 0:
@@ -63,7 +63,7 @@ def test_nothing_is_put_where_something_is(steps):
 
 
 @given(st.lists(SIZES, max_size=40), st.randoms())
-def test_when_all_is_given_back_it_is_as_if_nothing_had_been_taken(sizes, rng):
+def test_addresses_after_all_releases_equal_a_fresh_start(sizes, rng):
     addresses, fresh = Addresses(), Addresses()
     held = [(addresses.take(size * MIB), size * MIB) for size in sizes]
     rng.shuffle(held)
@@ -73,7 +73,7 @@ def test_when_all_is_given_back_it_is_as_if_nothing_had_been_taken(sizes, rng):
     assert [addresses.take(size * MIB) for size in sizes] == [fresh.take(size * MIB) for size in sizes]
 
 
-def test_gaps_that_touch_are_one_unless_something_small_lies_in_what_a_chunk_had_left():
+def test_touching_gaps_join_unless_a_small_block_lies_between():
     addresses = Addresses()
     upper, small, lower = 104 * MIB, 20 * MIB, 40 * MIB
     at_upper, at_small, at_lower = (addresses.take(size) for size in (upper, small, lower))

@@ -35,7 +35,7 @@ def runs(*, kinds=KINDS, limits=LIMITS):
 
 
 class Process:
-    """Asks an allocator for memory, and remembers what it holds."""
+    """Requests memory from an allocator, and records its live blocks."""
 
     def __init__(self, limit: float = math.inf, **kind: bool) -> None:
         self.allocator = CachingAllocator(limit, **kind)
@@ -85,7 +85,7 @@ def test_live_blocks_never_overlap(steps, kind, limit):
 
 
 @runs()
-def test_a_block_is_a_little_more_than_what_was_asked_for(steps, kind, limit):
+def test_block_is_slightly_larger_than_its_request(steps, kind, limit):
     process = Process(limit, **kind).run(steps)
 
     for asked, block in process.live:
@@ -94,7 +94,7 @@ def test_a_block_is_a_little_more_than_what_was_asked_for(steps, kind, limit):
 
 
 @runs()
-def test_no_more_is_allocated_than_reserved_than_the_limit_and_peaks_are_the_most(steps, kind, limit):
+def test_allocated_is_within_reserved_within_limit_and_peaks_are_maxima(steps, kind, limit):
     process = Process(limit, **kind)
     allocated, reserved = [0], [0]
 
@@ -107,13 +107,13 @@ def test_no_more_is_allocated_than_reserved_than_the_limit_and_peaks_are_the_mos
 
     assert process.allocator.peak_allocated_bytes == max(allocated)
     assert max(reserved) <= process.allocator.peak_reserved_bytes <= limit
-    if not kind["expandable"]:  # for a moment a segment is larger that then cannot grow to the end
+    if not kind["expandable"]:  # a segment that cannot grow to the end is larger for a moment
         assert process.allocator.peak_reserved_bytes == max(reserved)
 
 
 @example(steps=[20 * MIB, 20 * MIB, 20 * MIB, -3, 0, -2, 0], kind=KINDS[1], limit=math.inf)
 @runs()
-def test_the_blocks_of_a_segment_follow_each_other_and_free_neighbours_are_one(steps, kind, limit):
+def test_blocks_of_a_segment_are_contiguous_and_free_neighbours_merge(steps, kind, limit):
     process = Process(limit, **kind)
 
     for step in steps:
@@ -125,7 +125,7 @@ def test_the_blocks_of_a_segment_follow_each_other_and_free_neighbours_are_one(s
 
 
 @runs()
-def test_nothing_is_reserved_after_all_was_released_and_the_cache_emptied(steps, kind, limit):
+def test_reserved_is_0_after_release_and_empty_cache(steps, kind, limit):
     process = Process(limit, **kind).run(steps)
 
     process.release_all()
@@ -134,7 +134,7 @@ def test_nothing_is_reserved_after_all_was_released_and_the_cache_emptied(steps,
 
 
 @runs()
-def test_what_was_there_takes_no_new_memory_after_all_was_released(steps, kind, limit):
+def test_request_after_release_of_all_reuses_reserved_memory(steps, kind, limit):
     process = Process(limit, **kind).run(steps)
     never_emptied = limit == math.inf and 0 not in steps
     largest = max(steps if never_emptied else [asked for asked, _ in process.live], default=-1)
@@ -146,7 +146,7 @@ def test_what_was_there_takes_no_new_memory_after_all_was_released(steps, kind, 
 
 
 @runs(limits=st.integers(0, 300 * MIB))
-def test_a_refusal_leaves_live_blocks_alone_and_there_was_no_memory_with_the_cache_empty(steps, kind, limit):
+def test_refused_request_keeps_live_blocks_and_fails_with_empty_cache_too(steps, kind, limit):
     process = Process(limit, **kind)
 
     for step in steps:
@@ -166,8 +166,8 @@ def test_the_same_requests_give_the_same_addresses(steps, kind, limit):
     assert Process(limit, **kind).run(steps).history == Process(limit, **kind).run(steps).history
 
 
-@runs(kinds=KINDS[:2])  # a cap counts all of a request, and not what a segment grows by
-def test_a_limit_lowers_the_peak_to_itself_at_most_and_is_not_felt_above_it(steps, kind, limit):
+@runs(kinds=KINDS[:2])  # a cap counts the whole request rather than the growth of a segment
+def test_limit_caps_the_peak_and_has_no_effect_above_it(steps, kind, limit):
     free, limited = Process(**kind).run(steps), Process(limit, **kind).run(steps)
     enough = Process(free.allocator.peak_reserved_bytes, **kind).run(steps)
 
@@ -181,7 +181,7 @@ def test_a_process_may_do_with_less_memory_and_not_with_more():
         process = Process(limit).run([20 * MIB, -1, 30 * MIB, 14 * MIB, 1])
         return process.allocator.peak_reserved_bytes if process.served_wholly() else None
 
-    # Where the first segment must be given back at once, nothing is left in it by the second request.
+    # If the first segment must be released at once, the second request leaves no rest in it.
     assert reserved(48 * MIB) == 46 * MIB
     assert reserved(50 * MIB) is None
     assert reserved(52 * MIB) == 52 * MIB
@@ -221,7 +221,7 @@ def test_an_expandable_segment_grows_by_pages(asked, reserved):
         (MIB, MIB - 512, False, MIB - 512),
     ],
 )
-def test_what_is_left_of_a_free_block_is_split_off_where_it_is_worth_it(free, asked, expandable, block):
+def test_remainder_of_free_block_is_split_off_if_large_enough(free, asked, expandable, block):
     process = Process(expandable=expandable).run([free, -1])
     reserved = process.allocator.reserved_bytes
 
@@ -231,7 +231,7 @@ def test_what_is_left_of_a_free_block_is_split_off_where_it_is_worth_it(free, as
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
-def test_the_smallest_free_block_that_suffices_is_taken_and_of_the_same_size_the_lowest(kind):
+def test_smallest_sufficient_free_block_with_lowest_address_is_taken(kind):
     process = Process(**kind).run([100 * MIB, 20 * MIB, 60 * MIB, 20 * MIB, 60 * MIB, 20 * MIB])
     large, one, other = (process.live[index][1].address for index in (0, 2, 4))
     process.run([-6, -4, -2])
@@ -245,7 +245,7 @@ def test_a_block_that_can_grow_counts_as_large_as_it_may_become():
     assert process.take(30 * MIB).address == 0
 
 
-def test_a_segment_lies_below_older_ones_except_where_one_above_them_was_given_back():
+def test_segment_lies_below_older_ones_except_in_a_released_gap():
     process = Process().run([200 * MIB, 60 * MIB, 60 * MIB])
     above, older, newer = (block.address for _, block in process.live)
     process.run([-3, 0])
@@ -255,7 +255,7 @@ def test_a_segment_lies_below_older_ones_except_where_one_above_them_was_given_b
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=NAMES)
-def test_what_is_free_is_given_back_before_a_request_is_refused(kind):
+def test_free_memory_is_released_before_a_request_is_refused(kind):
     steps = [20 * MIB, 20 * MIB, -2, 40 * MIB]
 
     assert Process(**kind).run(steps).allocator.reserved_bytes == 80 * MIB
@@ -263,7 +263,7 @@ def test_what_is_free_is_given_back_before_a_request_is_refused(kind):
     assert Process(60 * MIB - 1, **kind).run(steps).history[-1] is None
 
 
-def test_under_a_cap_an_expandable_segment_grows_only_where_all_of_the_request_would_be_free():
+def test_capped_expandable_segment_grows_only_if_whole_request_fits():
     steps = [30 * MIB, 30 * MIB]
 
     assert Process(60 * MIB, expandable=True).run(steps).allocator.reserved_bytes == 60 * MIB
@@ -290,8 +290,8 @@ def test_a_limit_may_change_as_it_goes():
         ("kRoundLarge", allocator.OWN_SEGMENT_ROUND_BYTES),
     ],
 )
-def test_the_constants_are_those_of_the_torch_in_use(names, mine):
-    spec = importlib.util.find_spec("torch")  # which does not import it
+def test_allocator_constants_match_installed_torch(names, mine):
+    spec = importlib.util.find_spec("torch")  # without importing it
     if spec is None or spec.origin is None:
         pytest.skip("no torch here")
     header = Path(spec.origin).parent / "include/c10/core/AllocatorConfig.h"

@@ -13,7 +13,7 @@ NO_CAP = 2**31 - 1
 
 
 class Oracle:
-    """Answers by arithmetic, and remembers what it was asked."""
+    """Answers by arithmetic, and records the questions."""
 
     def __init__(self, edge: int, obstacle: str = "memory") -> None:
         self.edge = edge
@@ -48,7 +48,7 @@ def test_every_small_edge_is_found_at_every_small_granularity():
 
 
 @given(edge=EDGES, granularity=GRANULARITIES, max_batch=st.integers(1, 200_000), linear=st.booleans())
-def test_no_question_is_asked_twice(edge, granularity, max_batch, linear):
+def test_search_tries_no_batch_size_twice(edge, granularity, max_batch, linear):
     ask = Oracle(edge)
     max_batch = max(max_batch, granularity)
     if linear:
@@ -93,7 +93,7 @@ def test_a_good_guess_saves_questions(edge):
 
 
 @given(edge=EDGES, max_batch=st.integers(1, 100_000), granularity=st.integers(1, 64))
-def test_a_cap_is_never_passed_and_is_named_where_it_ended_the_search(edge, max_batch, granularity):
+def test_search_never_exceeds_maximum_batch_and_names_it_as_limit(edge, max_batch, granularity):
     ask = Oracle(edge)
     max_batch = max(max_batch, granularity)
 
@@ -127,7 +127,7 @@ def test_max_batch_100_never_tries_101():
         (61, {"first": 61}, "61 244 152 106 83 72 66 63 62"),
     ],
 )
-def test_these_batches_are_asked_about_in_this_order(edge, options, asked):
+def test_search_tries_batch_sizes_in_expected_order(edge, options, asked):
     oracle = Oracle(edge)
 
     find_edge(oracle, Oracle(edge), **{"granularity": 1, "max_batch": NO_CAP, **options})
@@ -162,7 +162,7 @@ def test_a_batch_that_fails_the_full_run_is_never_the_answer(edge, proven, linea
 
 
 @given(fitting=st.sets(st.integers(1, 200)), granularity=st.integers(1, 5))
-def test_answers_that_are_not_monotone_still_give_an_edge_tried_on_both_sides(fitting, granularity):
+def test_non_monotone_answers_give_edge_tried_on_both_sides(fitting, granularity):
     asked: list[int] = []
 
     def ask(batch_size):
@@ -178,14 +178,14 @@ def test_answers_that_are_not_monotone_still_give_an_edge_tried_on_both_sides(fi
 
 
 @given(edge=EDGES, obstacle=st.sampled_from(["memory", "index", "latency", "unsupported", "died", "error"]))
-def test_what_stands_in_the_way_just_above_the_answer_is_named(edge, obstacle):
+def test_limit_just_above_the_edge_is_named(edge, obstacle):
     found = find_edge(Oracle(edge, obstacle), Oracle(edge), granularity=1, max_batch=NO_CAP)
 
     assert found.limited_by == obstacle
 
 
 @given(edge=st.integers(40, 100_000), granularity=st.integers(1, 4), first=st.none() | st.integers(1, 200_000))
-def test_an_edge_of_latency_is_closed_in_on_to_a_twentieth_in_a_few_questions(edge, granularity, first):
+def test_latency_edge_is_bracketed_to_a_twentieth_in_few_trials(edge, granularity, first):
     ask, exact = Oracle(edge, "latency"), Oracle(edge, "memory")
 
     found = find_edge(ask, Oracle(edge), granularity=granularity, max_batch=NO_CAP, first=first)
@@ -198,7 +198,7 @@ def test_an_edge_of_latency_is_closed_in_on_to_a_twentieth_in_a_few_questions(ed
     assert len(ask.asked) <= len(exact.asked)
 
 
-def test_a_batch_that_takes_about_as_long_as_allowed_is_not_bisected_to_an_exact_number():
+def test_latency_edge_is_not_bisected_to_an_exact_number():
     ask = Oracle(1900, "latency")
 
     find_edge(ask, Oracle(1900), granularity=1, max_batch=NO_CAP)
@@ -216,7 +216,7 @@ def test_memory_below_a_batch_that_takes_too_long_is_found_exactly():
 
 
 @given(edge=st.integers(1, 100_000), obstacle=st.sampled_from(["index", "kernel", "error", "died", "unsupported"]))
-def test_what_is_no_matter_of_size_is_looked_for_at_round_numbers(edge, obstacle):
+def test_limits_other_than_memory_are_sought_at_round_numbers(edge, obstacle):
     ask, round_edge = Oracle(edge, obstacle), Oracle(2 ** math.ceil(math.log2(edge)), obstacle)
 
     find_edge(ask, Oracle(edge), granularity=1, max_batch=NO_CAP, first=61)
@@ -226,7 +226,7 @@ def test_what_is_no_matter_of_size_is_looked_for_at_round_numbers(edge, obstacle
     assert len(round_edge.asked) <= math.ceil(math.log2(edge)) / 2 + 7
 
 
-def test_a_kernel_limit_at_a_power_of_two_takes_one_trial_on_either_side():
+def test_kernel_limit_at_power_of_two_takes_one_trial_per_side():
     ask = Oracle(4096, "kernel")
 
     find_edge(ask, Oracle(4096), granularity=1, max_batch=NO_CAP, first=976)
@@ -234,7 +234,7 @@ def test_a_kernel_limit_at_a_power_of_two_takes_one_trial_on_either_side():
     assert ask.asked == [976, 3904, 15616, 8192, 4096, 4097]
 
 
-def test_a_limit_of_32_bits_takes_a_few_trials_where_the_sizes_of_tensors_are_known():
+def test_index_limit_takes_few_trials_with_tensor_sizes():
     ask, limits = Oracle(10_699, "index"), [1783, 2674, 3566, 5349, 7133, 9510, 10_699, 14_266, 19_021]
 
     def asked_first(passes, fails):
@@ -271,7 +271,7 @@ def test_sizes_of_tensors_that_set_no_limit_do_not_change_the_answer(edge, obsta
     assert len(set(ask.asked)) == len(ask.asked)
 
 
-def test_a_kernel_that_fails_at_a_power_of_two_is_tried_at_the_batch_below_and_no_forecast_creeps_up_on_it():
+def test_kernel_limit_at_power_of_two_is_tried_below_without_creeping():
     ask = Oracle(511, "kernel")
 
     find_edge(ask, Oracle(511), granularity=1, max_batch=NO_CAP, first=488, forecast=lambda passes, fails: 521)
@@ -279,7 +279,7 @@ def test_a_kernel_that_fails_at_a_power_of_two_is_tried_at_the_batch_below_and_n
     assert ask.asked == [488, 522, 512, 511]
 
 
-def test_a_batch_that_gave_no_answer_in_time_is_closed_in_on_to_a_third_and_is_no_edge():
+def test_timeout_is_bracketed_to_a_third_and_edge_stays_open():
     ask = Oracle(1000, "timeout")
 
     found = find_edge(ask, Oracle(1000), granularity=1, max_batch=NO_CAP, first=61)
@@ -289,7 +289,7 @@ def test_a_batch_that_gave_no_answer_in_time_is_closed_in_on_to_a_third_and_is_n
 
 
 @given(st.dictionaries(st.integers(1, 100), st.sampled_from([None, "memory", "index", "timeout"])), st.integers(1, 3))
-def test_a_bracket_is_what_the_answers_tell_and_an_edge_where_nothing_lies_between(answers, granularity):
+def test_bracket_matches_answers_and_is_closed_without_gap(answers, granularity):
     found = bracket(answers, granularity)
 
     passed = {size for size, obstacle in answers.items() if obstacle is None}
@@ -302,7 +302,7 @@ def test_a_bracket_is_what_the_answers_tell_and_an_edge_where_nothing_lies_betwe
         assert found.limited_by == ("cut_short" if found.fails_at is None else answers[found.fails_at])
 
 
-def test_where_no_end_is_in_sight_a_search_ends_before_what_is_not_worth_a_trial():
+def test_unlimited_search_ends_before_a_trial_not_worth_its_time():
     ask, prove = Oracle(NO_CAP), Oracle(NO_CAP)
 
     found = find_edge(ask, prove, granularity=1, max_batch=NO_CAP, first=61, worth=lambda batch_size: batch_size < 5000)
@@ -311,7 +311,7 @@ def test_where_no_end_is_in_sight_a_search_ends_before_what_is_not_worth_a_trial
     assert ask.asked == [61, 244, 976, 3904]
 
 
-def test_a_batch_between_two_that_are_known_is_always_worth_a_trial():
+def test_batch_inside_a_bracket_is_always_worth_a_trial():
     found = find_edge(Oracle(90), Oracle(90), granularity=1, max_batch=NO_CAP, first=61, worth=lambda size: size > 99)
 
     assert found == Edge(largest_batch=90, limited_by="memory", fails_at=91)

@@ -28,7 +28,7 @@ EDGES = st.integers(0, 100_000)
 
 
 class Oracle:
-    """Answers by arithmetic, and counts what it was asked."""
+    """Answers by arithmetic, and records the questions."""
 
     def __init__(self, edge: int) -> None:
         self.edge = edge
@@ -40,7 +40,7 @@ class Oracle:
 
 
 def most(edge: int, first: int | None = None) -> int:
-    """Twice what climbing and bisection may take for an edge, and two, and what it takes to come down from a guess."""
+    """Return the most trials: twice those of climbing and bisection, plus two, plus those to come down from a guess."""
     down = math.ceil(math.log(max(1, (first or 1) / max(1, edge)), 4))
     return 2 * (2 * math.ceil(math.log2(max(1, edge))) + 4) + 2 + down
 
@@ -74,7 +74,7 @@ FORECASTS = [right, useless, creeping, overshooting, shrinking_from_far_above, s
 
 @pytest.mark.parametrize("kind", FORECASTS)
 @given(edge=EDGES, first=st.sampled_from([None, 1, 61, 5000]))
-def test_whatever_is_forecast_the_answer_is_the_edge_at_no_more_than_twice_the_trials_and_two(kind, edge, first):
+def test_search_with_any_forecast_finds_edge_in_twice_the_trials_plus_two(kind, edge, first):
     oracle = Oracle(edge)
 
     found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=kind(edge))
@@ -87,7 +87,7 @@ def test_whatever_is_forecast_the_answer_is_the_edge_at_no_more_than_twice_the_t
 
 
 @given(edge=EDGES, seed=st.integers(0, 2**32), first=st.one_of(st.none(), st.integers(1, NO_CAP)))
-def test_a_forecast_at_random_costs_no_more_than_twice_the_trials_and_two(edge, seed, first):
+def test_random_forecast_costs_at_most_twice_the_trials_plus_two(edge, seed, first):
     chance = random.Random(seed)
     oracle = Oracle(edge)
 
@@ -105,7 +105,7 @@ def test_a_forecast_at_random_costs_no_more_than_twice_the_trials_and_two(edge, 
 
 
 def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
-    """How often a batch is asked about where whoever forecasts knows the edge and does the worst that can be done."""
+    """Return the most trials that an adversarial forecast with knowledge of the edge can cause."""
     known: dict[tuple[int, ...], int] = {}
 
     def left(search: _Search) -> int:
@@ -131,17 +131,17 @@ def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
 
 
 @pytest.mark.parametrize("first", [None, 1, 9])
-def test_the_worst_of_all_forecasts_costs_twice_the_trials_and_two_and_no_more(first):
+def test_worst_forecast_costs_at_most_twice_the_trials_plus_two(first):
     costs = {edge: asked_at_the_most(edge, first) for edge in range(1, 9)}
 
     assert all(cost <= most(edge) for edge, cost in costs.items())
-    # A guess above all of them tells so: the worst is then less for most.
+    # A guess above all of them reveals that, so the worst case is smaller for most.
     worst = [4, 7, 9] if first == 9 else [7, 11, 15]
     assert [costs[edge] for edge in (1, 2, 4)] == worst
 
 
 def ahead(passes, fails):
-    """Three times what passes, and 5; of what fails the last before."""
+    """Forecast three times the passed size plus 5, or one below the failed size."""
     return fails - 1 if fails else 3 * passes + 5
 
 
@@ -152,16 +152,16 @@ def from_100_down_and_then_60(passes, fails):
 @pytest.mark.parametrize(
     ("forecast", "cap", "asked"),
     [
-        # It loses its credit and waits for a step of bisection, again and again.
+        # It loses its credit and waits for a step of bisection repeatedly.
         (from_100_down_and_then_60, 100, "1 16 100 99 95 38 27 21 18 20 60"),
         (lambda passes, fails: passes, 100, "1 2 3 7 23 8 9 13 22 14 18 20 21"),
-        # What climbs earns credit, to be lost later.
+        # Climbing earns credit, to be lost later.
         (ahead, 100, "1 8 29 28 24 22 15 21 20 65"),
         (ahead, 30, "1 8 29 28 24 22 15 21 20"),
         (lambda passes, fails: 2 * passes, 100, "1 2 4 8 24 16 23 22 18 21 20 40"),
     ],
 )
-def test_a_forecast_is_asked_as_long_as_it_has_credit(forecast, cap, asked):
+def test_forecast_is_followed_while_it_has_credit(forecast, cap, asked):
     oracle = Oracle(20)
 
     find_edge(oracle, Oracle(20), granularity=1, max_batch=cap, forecast=forecast)
@@ -169,7 +169,7 @@ def test_a_forecast_is_asked_as_long_as_it_has_credit(forecast, cap, asked):
     assert " ".join(map(str, oracle.asked)) == asked
 
 
-def test_a_forecast_without_credit_of_its_own_is_no_reason_to_look_beyond_the_edge():
+def test_forecast_without_credit_does_not_extend_search_beyond_edge():
     oracle = Oracle(0)
 
     def forecast(passes, fails):
@@ -221,7 +221,7 @@ def test_a_forecast_that_is_right_takes_the_two_trials_that_prove_it(edge):
 @pytest.mark.parametrize(
     ("forecast", "asked"), [(right(70), [61, 71, 70]), (right(0), [61, 62]), (useless(70), [61, 244])]
 )
-def test_a_guess_is_asked_before_what_is_forecast_and_counts_as_known_from_then_on(forecast, asked):
+def test_first_guess_is_tried_before_the_forecast(forecast, asked):
     oracle = Oracle(70)
 
     found = find_edge(oracle, Oracle(70), granularity=1, max_batch=NO_CAP, first=61, forecast=forecast)
@@ -231,7 +231,7 @@ def test_a_guess_is_asked_before_what_is_forecast_and_counts_as_known_from_then_
 
 
 @given(fitting=st.sets(st.integers(1, 300)), guesses=st.lists(st.integers(0, 400), min_size=1), step=st.integers(1, 5))
-def test_answers_that_are_not_monotone_still_give_an_edge_tried_on_both_sides(fitting, guesses, step):
+def test_non_monotone_answers_give_edge_tried_on_both_sides(fitting, guesses, step):
     asked: list[int] = []
     turns = iter(guesses * 1000)
 
@@ -280,7 +280,7 @@ def requesting(batch_size, sizes, *, fixed=(), complete=True):
     )
 
 
-def test_32_bits_count_no_more_elements_than_the_tensors_of_so_many_samples_have():
+def test_index_limits_follow_elements_per_sample_of_tensors():
     per_sample = 56 * 56 * 64
     traces = [
         requesting(61, [7 * 61]),
@@ -293,15 +293,15 @@ def test_32_bits_count_no_more_elements_than_the_tensors_of_so_many_samples_have
     assert index_limits(traces[2:], (2,)) == []
 
 
-def test_a_trace_that_cannot_be_read_tells_of_no_limits():
+def test_unreadable_trace_gives_no_index_limits():
     assert index_limits([replace(requesting(976, [976]), packed=b"rubbish")], (1,)) == []
 
 
-def test_without_trials_nothing_is_expected():
+def test_no_batch_is_expected_without_trials():
     assert expected_batch(known(limit_bytes=2**30), 0, None) is None
 
 
-def test_a_line_through_two_peaks_says_where_memory_ends():
+def test_line_through_two_peaks_gives_end_of_memory():
     trials = fitted(10, 120), fitted(20, 140)
 
     assert expected_batch(known(*trials, limit_bytes=200 * 2**20), 20, None) == 50
@@ -313,15 +313,15 @@ def test_peaks_of_a_square_go_on_as_one():
     assert expected_batch(known(*trials, limit_bytes=(100 + 500 + 500**2) * MIB), 64, None) == 500
 
 
-def test_a_line_through_peaks_ends_at_the_memory_of_the_device_where_no_limit_is_set():
+def test_line_through_peaks_ends_at_device_memory_without_a_limit():
     trials = fitted(1, 101), fitted(2, 102)
 
     assert expected_batch(known(*trials, memory_bytes=1000 * MIB), 2, None) == 900
     assert expected_batch(known(*trials), 2, None) is None
 
 
-def test_a_line_through_what_is_allocated_says_where_memory_ends_once_the_allocator_has_taken_all():
-    """ResNet-50 in FSDP on an H200, in MiB: from batch 2592 on, it gave unused blocks back."""
+def test_line_through_allocated_memory_gives_end_once_device_is_full():
+    """ResNet-50 in FSDP on an H200, in MiB: from batch 2592 on, the allocator released unused blocks."""
     seen = [(61, 2946, 3430), (244, 10749, 13530), (2592, 110968, 138822), (3083, 131919, 139326)]
     trials = [
         Trial(batch_size=size, peak_allocated_bytes=allocated * MIB, peak_reserved_bytes=reserved * MIB)
@@ -335,7 +335,7 @@ def test_a_line_through_what_is_allocated_says_where_memory_ends_once_the_alloca
     assert expected_batch(limited, 3083, None) < expected_batch(known(*trials, memory_bytes=device_bytes), 3083, None)
 
 
-def test_a_step_that_takes_too_long_ends_what_is_expected():
+def test_slow_step_limits_the_expected_batch():
     trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
 
     assert expected_batch(known(*trials, limit_bytes=2**30, most_ms=55.0), 20, None) == 55
@@ -345,17 +345,17 @@ def test_from_one_trial_a_step_is_taken_to_grow_with_the_batch():
     assert expected_batch(known(fitted(10, 120, step_ms=10.0), most_ms=30.0), 10, None) == 30
 
 
-def test_a_step_takes_no_longer_than_it_may_and_exactly_as_long_will_do():
+def test_expected_step_may_take_exactly_the_latency_limit():
     trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
 
     assert expected_batch(known(*trials, most_ms=54.9), 20, None) == 54
     assert expected_batch(known(*trials, most_ms=55.0), 20, None) == 55
-    # A third tells whether the line bends.
+    # A third trial shows whether the line bends.
     assert expected_batch(known(fitted(1, 100, step_ms=9.0), *trials, most_ms=55.0), 20, None) == 35
     assert expected_batch(known(fitted(1, 100, step_ms=0.5), *trials, most_ms=55.0), 20, None) == 55
 
 
-def test_what_ends_first_of_memory_and_time_counts():
+def test_earlier_of_memory_and_time_limit_counts():
     trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
 
     assert expected_batch(known(*trials, limit_bytes=200 * 2**20, most_ms=90.0), 20, None) == 50
@@ -363,35 +363,35 @@ def test_what_ends_first_of_memory_and_time_counts():
     assert expected_batch(known(*trials), 20, None) is None
 
 
-def test_what_is_known_goes_before_what_is_expected():
+def test_measured_answers_override_the_expectation():
     failed = Trial(batch_size=64, failure=Failure(kind="out_of_memory", message=""))
     trials = fitted(10, 120), fitted(20, 140)
 
-    # Memory is expected to end at 100, and 64 is known not to fit: beyond 20 no end is then foreseen.
+    # Memory is expected to end at 100, but 64 failed: beyond 20 no end is then foreseen.
     assert expected_batch(known(*trials, limit_bytes=300 * 2**20), 20, None) == 100
     assert expected_batch(known(*trials, failed, limit_bytes=300 * 2**20), 20, 64) is None
     assert expected_batch(known(*trials, limit_bytes=300 * 2**20), 20, 101) == 100
     assert expected_batch(known(*trials, limit_bytes=130 * 2**20), 20, 40) == 20
 
 
-def test_where_peaks_do_not_rise_no_end_is_in_sight():
+def test_flat_peaks_have_no_expected_end():
     assert expected_batch(known(fitted(10, 120), fitted(20, 120), limit_bytes=2**30), 20, None) == NO_CAP
 
 
-def test_a_forecast_that_is_wrong_about_what_is_known_is_not_followed():
+def test_forecast_contradicting_a_trial_is_ignored():
     failed = Trial(batch_size=30, failure=Failure(kind="out_of_memory", message=""))
 
     assert expected_batch(known(fitted(10, 120), fitted(20, 140), failed, limit_bytes=200 * 2**20), 20, 30) is None
 
 
-def test_beyond_an_edge_that_was_not_foreseen_nothing_is_expected():
+def test_no_batch_is_expected_beyond_an_unforeseen_edge():
     failed = [Trial(batch_size=size, failure=Failure(kind="died", message="")) for size in (21, 40)]
 
     assert expected_batch(known(fitted(10, 120), fitted(20, 140), *failed, limit_bytes=200 * 2**20), 20, None) is None
 
 
 def traced(batch_size, per_sample_mib, device_mib, *, has_mib=None):
-    """A trial of a model that asks once; the device says that it has memory, and may have less of it."""
+    """Return a trial of a model with one request; the device may have less memory than it reports."""
     peak_mib = batch_size * per_sample_mib
     fits = peak_mib <= (has_mib or device_mib)
     trace = Trace(
@@ -408,8 +408,8 @@ def traced(batch_size, per_sample_mib, device_mib, *, has_mib=None):
 
 
 @given(per_sample=st.integers(10, 50).map(lambda half: 2 * half), edge=st.integers(62, 3000), missing=st.integers(2, 9))
-def test_a_refused_request_tells_how_much_less_memory_there_is_than_the_device_says(per_sample, edge, missing):
-    device = (edge + 1) * per_sample + 1  # the driver cannot give out the last MiB
+def test_refused_request_reveals_memory_missing_from_device_size(per_sample, edge, missing):
+    device = (edge + 1) * per_sample + 1  # the driver cannot allocate the last MiB
     trials = [traced(61, per_sample, device)]
     assert expected_batch(known(*trials), 61, None) == edge + 1
 
@@ -428,7 +428,7 @@ def test_forecast_for_a_whole_device_leaves_out_its_last_mib(per_sample, edge):
 
 
 @given(fitting=st.sets(st.integers(1, 500)))
-def test_the_edge_of_a_forecast_is_the_one_that_bisection_comes_to(fitting):
+def test_forecast_edge_equals_bisection_edge(fitting):
     def ask(batch_size):
         return None if batch_size in fitting else "memory"
 
@@ -437,8 +437,8 @@ def test_the_edge_of_a_forecast_is_the_one_that_bisection_comes_to(fitting):
     assert edge_where(fitting.__contains__, granularity=1, max_batch=NO_CAP) == plain.largest_batch
 
 
-def test_where_larger_batches_fit_again_a_forecast_that_knows_leads_to_the_larger_edge():
-    """As measured of swin_t under 8 GiB on an H200: 816 fits, 817 does not, and 896 to 929 do."""
+def test_forecast_leads_to_larger_edge_if_larger_batches_fit_again():
+    """Measured for swin_t under 8 GiB on an H200: 816 fits, 817 does not, and 896 to 929 do."""
     asked = Oracle(0)
 
     def ask(batch_size):
@@ -454,7 +454,7 @@ def test_where_larger_batches_fit_again_a_forecast_that_knows_leads_to_the_large
     assert {929, 930} <= set(asked.asked)
 
 
-def test_a_look_beyond_the_edge_that_fits_is_followed_by_the_forecast_too():
+def test_fitting_batch_beyond_edge_is_followed_by_the_forecast():
     oracle = Oracle(0)
 
     def ask(batch_size):
@@ -470,7 +470,7 @@ def test_a_look_beyond_the_edge_that_fits_is_followed_by_the_forecast_too():
 
 
 @given(edge=st.integers(1, 100_000), beyond=st.integers(1, 200_000))
-def test_a_look_beyond_the_edge_that_finds_nothing_costs_one_trial(edge, beyond):
+def test_failed_look_beyond_the_edge_costs_one_trial(edge, beyond):
     oracle = Oracle(edge)
 
     def forecast(passes, fails):
@@ -488,7 +488,7 @@ def test_a_look_beyond_the_edge_that_finds_nothing_costs_one_trial(edge, beyond)
     step=st.integers(1, 4),
     most=st.integers(1, 4000),
 )
-def test_what_is_seen_around_an_edge_is_on_its_side_and_does_not_follow_it(fitting, edge, step, most):
+def test_non_monotonic_batches_lie_on_their_sides_of_the_edge(fitting, edge, step, most):
     edge, most = edge * step, max(edge, most) * step
 
     def fits(size):
@@ -502,7 +502,7 @@ def test_what_is_seen_around_an_edge_is_on_its_side_and_does_not_follow_it(fitti
 
 
 @given(edge=st.integers(2, 100_000), places=st.data())
-def test_a_gap_and_a_second_edge_of_a_hundredth_of_the_batch_are_seen(edge, places):
+def test_gap_and_second_edge_of_1_percent_are_found(edge, places):
     wide = edge // 100 + 1
     gap = places.draw(st.integers(edge // 2 + wide, max(edge // 2 + wide, edge - 2 * wide)))
     again = places.draw(st.integers(edge + 1, edge + edge // 2))
@@ -519,15 +519,15 @@ def test_a_gap_and_a_second_edge_of_a_hundredth_of_the_batch_are_seen(edge, plac
 
 
 @pytest.mark.parametrize("searched", SEARCHES.values(), ids=SEARCHES)
-def test_where_fits_and_fails_alternate_the_forecast_is_right_about_every_answer(searched):
+def test_forecast_matches_every_answer_of_alternating_searches(searched):
     traces = [tried.trace for tried in searched.trials]
     forecast = Forecast(traces, Memory(searched.limit_bytes, capped=True))
 
     assert {size for size in (*searched.fits, *searched.fails) if forecast.fits(size)} == set(searched.fits)
 
 
-def test_a_smaller_batch_that_fails_is_expected_where_it_was_found():
-    """Of swin_t under 8 GiB 816 fits, 817 does not, and 929 does."""
+def test_failing_smaller_batch_is_expected_at_its_measured_place():
+    """For swin_t under 8 GiB 816 fits, 817 does not, and 929 does."""
     searched = SEARCHES["swin_t fp16 8GiB"]
 
     assert expected_non_monotonic(known(*searched.taken(), limit_bytes=searched.limit_bytes), 929).fails == 817

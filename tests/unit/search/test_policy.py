@@ -1,4 +1,4 @@
-"""The search as it goes on shapes of models that nobody tuned it for, on the simulated device."""
+"""The search on model shapes that it was not tuned for, on the simulated device."""
 
 import random
 from functools import cache
@@ -17,9 +17,9 @@ from tputfind.search.replay import right_about
 
 MEMORIES_GIB = (8, 24, 80, 141)
 GROWTH = 16
-"""No batch is asked that is more times the largest that passed."""
+"""Largest factor of a tried batch over the largest passed one."""
 CLIMB = 3
-"""Processes that a search takes beside those of the shape, to climb by 61, 976 and 15616."""
+"""Processes of a search in addition to those of the shape, to climb by 61, 976 and 15616."""
 BY_FAMILY: dict[str, list[str]] = {}
 for shape in shapes().values():
     BY_FAMILY.setdefault(shape.family, []).append(shape.name)
@@ -28,7 +28,7 @@ TOO_SLOW = {
     *("endless", "endless, host", "slow past 2^32 elements", "hangs from 3000", "function 50 ms a sample"),
     *("slow steps", "diffusion 50 steps"),
 }
-"""Trials of these may be killed for the time they take."""
+"""Shapes whose trials may be killed because they take too long."""
 
 
 @cache
@@ -38,7 +38,7 @@ def searched(name, memory_gib):
 
 
 def asked_by_search(edge, forecast, first=FIRST_BATCH):
-    """The batch sizes that a search asks about, in order."""
+    """Return the batch sizes that a search tries, in order."""
     asked = []
 
     def ask(batch_size):
@@ -58,7 +58,7 @@ def check_growth(asked, edge):
 
 
 @given(edge=st.integers(1, LARGEST_BATCH - 1), seed=st.integers(0, 2**32))
-def test_a_search_with_any_forecast_asks_no_more_than_16_times_what_passed(edge, seed):
+def test_search_with_any_forecast_tries_at_most_16_times_largest_passed(edge, seed):
     chance = random.Random(seed)
 
     def forecast(passes, fails):
@@ -69,7 +69,7 @@ def test_a_search_with_any_forecast_asks_no_more_than_16_times_what_passed(edge,
 
 
 @given(edge=st.integers(1, LARGEST_BATCH - 1), factor=st.floats(0.001, 1000))
-def test_a_search_with_a_forecast_off_by_a_factor_asks_no_more_than_16_times_what_passed(edge, factor):
+def test_search_with_scaled_forecast_tries_at_most_16_times_largest_passed(edge, factor):
     check_growth(asked_by_search(edge, lambda passes, fails: min(LARGEST_BATCH, int(edge * factor) + 1)), edge)
 
 
@@ -99,7 +99,7 @@ def test_a_search_of_a_shape_takes_few_processes(name, most, memory_gib):
 @pytest.mark.parametrize("memory_gib", MEMORIES_GIB)
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in shapes() if name not in TOO_SLOW])
-def test_a_search_of_any_shape_ends_at_an_edge_both_sides_of_which_were_tried(name, memory_gib):
+def test_search_of_every_shape_ends_at_edge_tried_on_both_sides(name, memory_gib):
     shape = shapes()[name]
     found, device = searched(name, memory_gib)
 
@@ -107,7 +107,7 @@ def test_a_search_of_any_shape_ends_at_an_edge_both_sides_of_which_were_tried(na
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_search_of_some_shapes_ends_at_an_edge_both_sides_of_which_were_tried(name):
+def test_search_of_some_shapes_ends_at_edge_tried_on_both_sides(name):
     found, device = searched(name, 24)
 
     check_edge(found, device, shapes()[name])
@@ -127,7 +127,7 @@ def check_edge(found, device, shape):
     assert fits(device, shape, edge.fails_at) == edge.limited_by
 
 
-def test_the_trace_of_a_simulated_trial_is_one_that_forecasts_trust():
+def test_trace_of_simulated_trial_is_trusted_by_forecasts():
     for name, shape in shapes().items():
         trial = Process(Device(80), shape, None, Way()).trial(60, 3, None, 1)
         assert trial.failure is None, name
@@ -146,7 +146,7 @@ def test_a_simulated_run_under_a_budget_ends_with_it():
 
 
 @pytest.mark.parametrize("name", ["no trace, 100 kB", "micro-batches", "no trace, host"])
-def test_search_under_budget_starts_no_trial_late_and_lets_a_started_one_run_on(name):
+def test_search_under_budget_starts_no_late_trial_and_finishes_started_one(name):
     device = Device(141, copies_inputs=True)
     start_s, budget_s = 8, 60
     last_start_s = start_s + 0.85 * (budget_s - start_s)

@@ -18,7 +18,7 @@ PLENTY = 2**50
 
 
 class Recording(msgspec.Struct, kw_only=True):
-    """A trial on an H200 with torch 2.11, and its peaks as torch told them."""
+    """A trial on an H200 with torch 2.11, and its peaks reported by torch."""
 
     model: str
     dtype: str
@@ -38,7 +38,7 @@ FAILED = [recording for recording in RECORDINGS if not recording.trace.complete]
 
 
 def trace(*events: tuple[str, int], batch_size: int = 10, fixed: int = 0, complete: bool = True) -> Trace:
-    """Return a trace in an expandable segment, where what is allocated is what was asked for."""
+    """Return a trace in an expandable segment, in which allocated equals requested memory."""
     return Trace(
         batch_size=batch_size,
         fixed=fixed,
@@ -60,7 +60,7 @@ def allocated(trace: Trace, batch_size: int, *others: Trace) -> int:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_a_recorded_trial_takes_in_the_model_what_it_took_of_the_device(recording):
+def test_replay_of_recorded_trial_has_its_recorded_peaks(recording):
     replayed = replay(recording.trace, memory_bytes=recording.trace.memory_bytes)
 
     assert abs(replayed.peak_reserved_bytes - recording.peak_reserved_bytes) <= 2 * MIB
@@ -68,7 +68,7 @@ def test_a_recorded_trial_takes_in_the_model_what_it_took_of_the_device(recordin
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_a_recorded_trial_that_passed_fits_and_one_that_was_refused_memory_does_not(recording):
+def test_replay_fits_exactly_if_recorded_trial_passed(recording):
     *_, last = recording.trace.events()
 
     assert (last.kind == "refused") == (not recording.trace.complete)
@@ -85,7 +85,7 @@ def test_the_recordings_are_of_every_kind():
 
 
 @pytest.mark.parametrize("recording", PASSED, ids=str)
-def test_the_model_is_right_about_a_recorded_trial_and_not_where_it_took_more_than_2_mib_more(recording):
+def test_replay_is_right_within_2_mib_of_recorded_peak(recording):
     assert right_about(recording.trace, recording.peak_reserved_bytes)
     assert not right_about(recording.trace, recording.peak_reserved_bytes + 2 * MIB + 1)
     assert not right_about(recording.trace, recording.peak_reserved_bytes - 2 * MIB - 1)
@@ -113,21 +113,21 @@ def test_the_edge_is_forecast_to_1_percent_from_one_small_batch(model, limit_gib
 
 
 @given(per_sample=st.integers(1, 50), batch_size=st.integers(1, 500), forecast=st.integers(1, 5_000))
-def test_what_the_batch_size_divides_follows_it(per_sample, batch_size, forecast):
+def test_request_divisible_by_batch_size_scales_with_it(per_sample, batch_size, forecast):
     one = trace(("allocate", batch_size * per_sample * MIB), batch_size=batch_size)
 
     assert allocated(one, forecast) == forecast * per_sample * MIB
 
 
 @given(per_sample=st.integers(1, 50), batch_size=st.integers(1, 500), forecast=st.integers(1, 5_000))
-def test_what_was_there_before_the_batch_does_not_follow_it(per_sample, batch_size, forecast):
+def test_request_made_before_the_batch_does_not_scale(per_sample, batch_size, forecast):
     weights, activations = 3 * batch_size * MIB, batch_size * per_sample * MIB
     one = trace(("allocate", weights), ("allocate", activations), batch_size=batch_size, fixed=1)
 
     assert allocated(one, forecast) == weights + forecast * per_sample * MIB
 
 
-def test_what_the_batch_size_does_not_divide_stays_as_it_is_unless_it_is_a_workspace():
+def test_indivisible_request_stays_constant_unless_it_is_a_workspace():
     odd = 7 * MIB
 
     assert allocated(trace(("allocate", odd)), 100) == odd
@@ -135,7 +135,7 @@ def test_what_the_batch_size_does_not_divide_stays_as_it_is_unless_it_is_a_works
     assert allocated(trace(("allocate", odd), ("release", 0)), 100) == 10 * odd
 
 
-def test_what_was_the_same_at_another_batch_size_stays_as_it_is():
+def test_request_equal_at_another_batch_size_stays_constant():
     one, other = (trace(("allocate", 100 * MIB), batch_size=batch_size) for batch_size in (10, 20))
 
     assert allocated(one, 30) == 300 * MIB
@@ -150,7 +150,7 @@ def test_between_batch_sizes_near_each_other_the_rest_follows_a_line():
     assert allocated(other, 40, one) == 55 * MIB
 
 
-def test_a_line_that_falls_or_begins_below_nothing_is_not_followed():
+def test_falling_or_negative_line_is_not_followed():
     def at(batch_size, mib):
         return trace(("allocate", mib * MIB), batch_size=batch_size)
 
@@ -163,17 +163,17 @@ def test_a_line_that_falls_or_begins_below_nothing_is_not_followed():
 
 
 def workspace(batch_size, mib):
-    """A trace of one workspace."""
+    """Return a trace of one workspace."""
     return trace(("allocate", int(mib * MIB)), ("release", 0), batch_size=batch_size)
 
 
-def test_workspaces_of_batch_sizes_up_to_a_factor_of_two_apart_follow_a_line():
+def test_workspaces_within_factor_two_of_batch_size_follow_a_line():
     assert allocated(workspace(100, 101), 1000, workspace(50, 51)) == 1001 * MIB
     assert allocated(workspace(100, 101), 1000, workspace(49, 51)) == 1010 * MIB  # 101 is within 5 % of 100 / 49 x 51
     assert allocated(workspace(100, 101), 1000, workspace(10, 50)) == 101 * MIB
 
 
-def test_a_workspace_follows_the_batch_size_from_far_if_it_does_so_within_5_percent():
+def test_workspace_follows_distant_batch_size_within_5_percent():
     one = workspace(100, 101)
 
     assert allocated(one, 200, workspace(10, 10.1 * 1.04)) == 202 * MIB
@@ -183,7 +183,7 @@ def test_a_workspace_follows_the_batch_size_from_far_if_it_does_so_within_5_perc
 
 
 @given(power=st.sampled_from([1, 2, 3]), near=st.integers(2, 60), far=st.integers(61, 1000), asked=st.integers(1, 3000))
-def test_what_follows_a_power_of_the_batch_size_is_seen_from_two_traces(power, near, far, asked):
+def test_power_law_of_batch_size_is_found_from_two_traces(power, near, far, asked):
     one, other = (trace(("allocate", 512 * each**power), batch_size=each) for each in (far, near))
 
     assert allocated(one, asked, other) == 512 * asked**power
@@ -209,7 +209,7 @@ def test_program_of_a_padded_batch_size_learns_the_padding_from_all_traces():
         return trace(("allocate", MIB * (-(-batch_size // 64) * 64)), batch_size=batch_size)
 
     asked = 1345
-    assert allocated(at(1344), asked, at(1317)) == 1344 * MIB  # the two are alike
+    assert allocated(at(1344), asked, at(1317)) == 1344 * MIB  # both are equal
     assert allocated(at(1344), asked, at(1317), at(976)) == 1408 * MIB
     assert allocated(at(1344), asked, at(960), at(13)) == 1408 * MIB  # 960 and 1344 are multiples of 64
     assert allocated(at(1344), asked, at(960)) == 1345 * MIB
@@ -224,20 +224,20 @@ def test_program_ignores_a_farther_trace_for_a_request_that_the_nearest_lacks():
 
 
 @pytest.mark.parametrize("pair", [(976, 488), (976, 61), (15616, 976), (488, 976), (61, 976), (976, 489)])
-def test_a_size_with_a_part_that_is_fixed_follows_a_line_from_any_two_traces(pair):
+def test_request_with_fixed_part_follows_line_from_any_two_traces(pair):
     one, other = (trace(("allocate", 1_300_000 * each + 77_000_000), batch_size=each) for each in pair)
 
     assert allocated(one, 5000, other) == pytest.approx(1_300_000 * 5000 + 77_000_000, abs=512)
 
 
 @pytest.mark.parametrize("pair", [(976, 61), (122, 61), (61, 976)])
-def test_what_a_sample_takes_may_grow_with_the_batch_too(pair):
+def test_request_per_sample_may_grow_with_batch_size(pair):
     one, other = (trace(("allocate", 40_960 * each + 64 * each**2), batch_size=each) for each in pair)
 
     assert allocated(one, 5000, other) == pytest.approx(40_960 * 5000 + 64 * 5000**2, abs=512)
 
 
-def test_a_square_is_no_line_even_in_one_trace_of_a_prime_batch_size():
+def test_square_is_not_a_line_even_at_prime_batch_size():
     assert allocated(trace(("allocate", 61 * 61 * 1024), batch_size=61), 1000) == pytest.approx(
         1024 * 1000**2, rel=0.01
     )
@@ -250,7 +250,7 @@ def test_other_tensors_at_the_same_place_are_not_followed():
     assert allocated(one, 122, other) == 7 * MIB
 
 
-def test_a_workspace_that_another_batch_size_did_not_have_follows_the_batch_and_what_lasts_stays():
+def test_new_workspace_follows_the_batch_and_lasting_memory_stays():
     other = trace(("allocate", 3 * MIB), batch_size=20, fixed=1)
     one = trace(("allocate", 3 * MIB), ("allocate", 7 * MIB), ("release", 1), ("allocate", 9 * MIB), fixed=1)
 
@@ -268,7 +268,7 @@ def test_a_workspace_there_is_no_memory_for_is_done_without():
     assert replay(trace(*held), memory_bytes=119 * MIB).fits is False
 
 
-def test_what_was_refused_in_a_trial_that_went_on_may_be_refused_again():
+def test_refused_request_of_a_continuing_trial_may_be_refused_again():
     events = [("allocate", 20 * MIB), ("refused", 80 * MIB), ("allocate", 20 * MIB)]
 
     assert replay(trace(*events), memory_bytes=40 * MIB).fits
@@ -280,7 +280,7 @@ def test_what_was_refused_in_a_trial_that_went_on_may_be_refused_again():
     assert replay(trace(*events, ("refused", 40 * MIB), complete=False), memory_bytes=80 * MIB).fits
 
 
-def test_what_is_held_outside_the_allocator_is_not_there_for_it():
+def test_memory_outside_the_allocator_is_unavailable_to_it():
     before = trace(("outside", 100 * MIB), ("allocate", 20 * MIB))
     after = trace(("allocate", 20 * MIB), ("outside", 100 * MIB))
     between = trace(("allocate", 20 * MIB), ("release", 0), ("outside", 100 * MIB), ("outside", 50 * MIB))
@@ -296,7 +296,7 @@ def test_memory_that_is_given_back_outside_is_there_again():
     assert replay(trace(*events), memory_bytes=120 * MIB).fits
 
 
-def test_a_trial_nearer_by_that_failed_can_make_a_forecast_say_no_and_never_yes():
+def test_nearer_failed_trial_can_only_turn_a_forecast_to_no():
     passed = trace(("allocate", 10 * 20 * MIB), batch_size=10)
     failed = trace(("allocate", 100 * 20 * MIB), ("refused", 4_000 * MIB), batch_size=100, complete=False)
     memory = Memory(5_000 * MIB, expandable=True)
@@ -307,7 +307,7 @@ def test_a_trial_nearer_by_that_failed_can_make_a_forecast_say_no_and_never_yes(
     assert [both.fits(batch_size) for batch_size in (10, 31, 80, 90, 100, 250, 251)] == [True] * 3 + [False] * 4
 
 
-def test_a_trial_nearer_by_that_failed_does_not_stand_in_for_one_that_passed():
+def test_nearer_failed_trial_does_not_replace_a_passed_one():
     passed = trace(("allocate", 10 * 20 * MIB), batch_size=10)
     failed = trace(("refused", 1_000 * MIB), batch_size=100, complete=False)
     forecast = Forecast([passed, failed], Memory(1_500 * MIB, expandable=True))
@@ -317,7 +317,7 @@ def test_a_trial_nearer_by_that_failed_does_not_stand_in_for_one_that_passed():
 
 
 @pytest.mark.parametrize("large_first", [True, False])
-def test_of_trials_that_passed_the_nearest_by_ratio_counts(large_first):
+def test_nearest_passed_trial_by_ratio_is_used(large_first):
     small = trace(("allocate", 10 * 20 * MIB), batch_size=10)
     large = trace(("allocate", 100 * 20 * MIB), ("allocate", 100 * 20 * MIB), batch_size=100)
     forecast = Forecast([large, small] if large_first else [small, large], Memory(1_000 * MIB, expandable=True))
@@ -327,7 +327,7 @@ def test_of_trials_that_passed_the_nearest_by_ratio_counts(large_first):
 
 @st.composite
 def events(draw):
-    """Draw events of which every release is of an allocation before it."""
+    """Draw events in which every release follows its allocation."""
     drawn, made = [], 0
     for kind in draw(st.lists(st.sampled_from(["allocate", "release", "refused", "outside"]))):
         if kind != "release" or made:
@@ -372,7 +372,7 @@ def test_the_same_steps_again_and_again_take_few_bytes():
     assert len(packed(steps)) < 4 * len(packed(steps[:200]))
 
 
-def test_a_trace_that_is_longer_than_any_that_is_kept_is_not_unpacked():
+def test_overlong_trace_is_not_unpacked():
     bomb = zlib.compress(bytes(8 * (MOST_EVENTS + 1)))
 
     with pytest.raises(ValueError, match="longer"):
@@ -382,7 +382,7 @@ def test_a_trace_that_is_longer_than_any_that_is_kept_is_not_unpacked():
 @pytest.mark.parametrize(
     "packed_bytes", [b"", b"rubbish", zlib.compress(b"12345"), zlib.compress(bytes([1] + 7 * [0]))]
 )
-def test_a_trial_whose_trace_was_edited_out_of_shape_is_not_forecast_from(packed_bytes):
+def test_malformed_trace_is_not_used_for_forecasts(packed_bytes):
     edited = replace(trace(("allocate", 512)), packed=packed_bytes, complete=False)
 
     assert not readable(edited)

@@ -1,4 +1,4 @@
-"""Processes of several devices wait for each other, and for none that has left."""
+"""Processes of several devices wait for each other, but not for one that has left."""
 
 import os
 from threading import Thread
@@ -17,7 +17,7 @@ def started(work, *arguments):
     return thread
 
 
-def test_nobody_goes_on_before_all_have_come_and_then_all_do_again_and_again():
+def test_meeting_releases_all_threads_only_after_all_arrive():
     meeting, passed = Meeting(3), []
 
     def come(name):
@@ -68,7 +68,7 @@ def heard(seat, *words):
         seat.hear(word(*each))
 
 
-def test_seat_after_a_window_tells_share_during_which_others_worked():
+def test_seat_reports_fraction_of_window_during_which_all_worked():
     meeting = Meeting(2)
     one, other = meeting.seats
     with one, other:

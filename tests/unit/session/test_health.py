@@ -1,4 +1,4 @@
-"""Readings as NVML gave them on an H200, while vit_b_16 ran into its power limit and mobilenet_v3_large did not."""
+"""Recorded NVML readings of an H200: vit_b_16 reached its power limit and mobilenet_v3_large did not."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def recorded(model: str) -> tuple[Ends, list[Reading]]:
     return Ends(begin, end), within
 
 
-def test_a_card_at_its_power_limit_is_seen_at_lower_clocks_for_that_reason():
+def test_power_limited_card_shows_lower_clocks_with_that_reason():
     health = summarise(*recorded("vit_b_16"), 1980)
 
     assert health.slowed == {"power_cap": pytest.approx(1.0)}
@@ -48,7 +48,7 @@ def test_power_is_the_rise_of_the_energy_counter_over_the_time():
 
 
 def moments(*, seconds: float, rest_s: float = 0.0) -> tuple[Ends, list[Reading]]:
-    """Readings some 0.05 s apart of a window at 500 W. What tells its power lags: for ``rest_s`` it tells 120 W."""
+    """Return readings every 0.05 s of a window at 500 W; the readings lag and show 120 W for ``rest_s``."""
     ends, _ = recorded("mobilenet_v3_large")
     begin, end = (replace(one, power_mw=120_000) for one in ends)
     at = [0.051 * number for number in range(1, math.ceil(seconds / 0.051))]
@@ -56,8 +56,8 @@ def moments(*, seconds: float, rest_s: float = 0.0) -> tuple[Ends, list[Reading]
     return Ends(begin, replace(end, at_s=begin.at_s + seconds)), told
 
 
-def test_power_is_the_mean_of_the_moments_within_where_the_device_tells_those():
-    """The energy counter of an H100 rises every 100 ms: at one rate, windows of 0.35 s read 428 W, and 565 W."""
+def test_power_is_mean_of_readings_or_of_counter_in_long_windows():
+    """The energy counter of an H100 rises every 100 ms: at one rate, windows of 0.35 s read 428 W and 565 W."""
     short, told = moments(seconds=0.35)
     long, told_in_long = moments(seconds=2.5)
     uncounted = Ends(*(replace(one, energy_mj=None) for one in long))
@@ -101,7 +101,7 @@ def test_a_card_that_has_no_counters_is_judged_by_the_readings():
     assert (health.power_w, health.sm_clock_max_mhz) == (None, None)
 
 
-def test_a_card_that_tells_nothing_has_nothing_known():
+def test_card_without_readings_has_empty_health():
     assert summarise(Ends(Reading(at_s=1.0), Reading(at_s=2.0)), [], None) == Health(readings=1)
 
 
@@ -120,6 +120,6 @@ def test_a_device_that_nvml_does_not_know_is_watched_to_no_effect(uuid):
     assert memory_in_use_bytes(uuid) is None
 
 
-def test_an_end_without_a_beginning_tells_nothing():
+def test_watch_end_without_begin_returns_none():
     with Watch(None) as watch:
         assert watch.end() is None

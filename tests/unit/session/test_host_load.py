@@ -1,4 +1,4 @@
-"""What others take of the host's processors is what is busy without our own part."""
+"""CPU use of other processes is total CPU use without our own part."""
 
 import subprocess
 import sys
@@ -13,23 +13,23 @@ BURNS_A_SECOND = "import time\nwhile time.process_time() < 1: pass"
 SECONDS = st.floats(0, 1e6)
 
 
-def test_others_kept_busy_what_was_busy_without_our_own_part():
+def test_other_processes_keep_busy_cores_without_our_own_part():
     assert cores_of_others(Reading(10, 100, 50), Reading(12, 104, 50.8)) == pytest.approx(1.6)
 
 
 @given(SECONDS, SECONDS, st.floats(0.2, 1e6))
-def test_our_own_work_is_nobody_elses(busy_s, own_s, window_s):
+def test_own_work_does_not_count_as_that_of_other_processes(busy_s, own_s, window_s):
     kept = cores_of_others(Reading(0, 0, 0), Reading(window_s, busy_s + own_s, own_s))
 
     assert kept is None or kept == pytest.approx(busy_s / window_s, abs=1e-3)
 
 
-def test_a_moment_or_counters_that_stand_still_tell_nothing():
+def test_short_window_or_constant_counters_give_no_host_load():
     assert cores_of_others(Reading(0, 0, 0), Reading(0.1, 1, 0)) is None
     assert cores_of_others(Reading(0, 7, 0), Reading(2, 7, 1)) is None
 
 
-def test_what_a_child_of_ours_took_counts_as_ours_also_when_it_has_ended():
+def test_cpu_time_of_an_ended_child_counts_as_own():
     before = reading()
     subprocess.run([sys.executable, "-c", BURNS_A_SECOND], check=True)
     after = reading()
@@ -38,7 +38,7 @@ def test_what_a_child_of_ours_took_counts_as_ours_also_when_it_has_ended():
     assert after.busy_s - before.busy_s >= 0.5 * (after.own_s - before.own_s)
 
 
-def test_where_the_host_does_not_compute_nothing_is_read():
+def test_host_load_is_not_read_if_the_host_does_not_compute():
     watch = HostWatch(on_host=False)
     watch.begin()
 

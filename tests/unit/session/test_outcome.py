@@ -1,4 +1,4 @@
-"""The error of a run in which nothing passed says what to do next."""
+"""The error of a run without a passed trial gives the next step."""
 
 from typing import get_args
 
@@ -14,13 +14,13 @@ RAISES = Failure(kind="error", message="RuntimeError: Expected 3D or 4D input", 
 
 
 @pytest.mark.parametrize("model", ["net.py:make", "resnet18"])
-def test_a_shape_that_may_begin_with_a_batch_of_1_is_told_without_it(model):
+def test_input_size_beginning_with_batch_of_1_hints_to_omit_it(model):
     error = no_answer(read_spec(model, {"input_size": "1x3x32x32"}), 1, RAISES)
 
     assert error.hint == "--input-size is one sample, without the batch axis: write 3x32x32 if the 1 is a batch"
 
 
-def test_no_answer_for_memory_of_the_host_does_not_advise_a_device_with_more():
+def test_host_out_of_memory_does_not_advise_a_larger_device():
     error = no_answer(read_spec("net.py:make", {}), 1, Failure(kind="host_memory", message="MemoryError"))
 
     assert isinstance(error, NothingFits)

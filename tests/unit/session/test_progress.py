@@ -1,4 +1,4 @@
-"""The words and the estimates of a run under way."""
+"""Texts and estimates of a run under way."""
 
 from msgspec.structs import replace
 from support.records import example
@@ -10,7 +10,7 @@ PACES_MS = (10.0, 20.0, 15.0)
 
 
 def rows(processes: int, *sizes: int) -> tuple[Row, ...]:
-    """Rows of equal throughput whose processes took two seconds each and differ too much to be known."""
+    """Return rows of equal throughput whose processes took two seconds each and differ too much to be known."""
     return tuple(
         Row(
             batch_size=size,
@@ -29,14 +29,14 @@ def run_of(*timed: Row):
     return replace(example(), spec=spec, rows=timed, trials=(trial,), edge=None, safe=None, finished=None)
 
 
-def test_a_trial_is_told_with_the_batch_sizes_that_enclose_the_edge():
+def test_trial_question_names_batch_sizes_that_enclose_the_edge():
     assert progress.question(1, 3) == "does batch 1 fit?"
     assert progress.question(244, 3, 61, 0) == "does batch 244 fit? looking above 61"
     assert progress.question(1, 3, 0, 61) == "does batch 1 fit? looking below 61"
     assert progress.question(2519, 3, 2518, 2600) == "does batch 2519 fit? looking between 2518 and 2600"
 
 
-def test_a_first_process_says_how_many_rows_follow_and_a_further_one_why_it_runs():
+def test_timing_line_names_remaining_rows_or_reason_for_another_process():
     assert progress.timing(2, 0, 3) == "timing batch 2, 3 more to follow"
     assert progress.timing(8, 0, 0) == "timing batch 8"
     assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3: answers may rest on it"
@@ -46,7 +46,7 @@ def test_estimate_of_rows_takes_the_seconds_that_their_processes_took():
     assert expectations.seconds_of_rows(run_of(*rows(2, 1, 2, 4)), [1, 2, 4], 2) == 6.0
 
 
-def test_estimate_of_rows_holds_the_processes_that_answers_will_take_at_the_least():
+def test_estimate_of_rows_includes_the_least_processes_of_answers():
     assert expectations.seconds_of_rows(run_of(*rows(1, 1, 2, 4)), [1, 2, 4], 1) == 12.0  # this process and a third
 
 

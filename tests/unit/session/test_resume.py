@@ -1,4 +1,4 @@
-"""What of a record that was cut short is gone on with."""
+"""The parts of a cut-short record that a resumed run keeps."""
 
 import re
 from hashlib import sha256
@@ -65,16 +65,16 @@ OTHER = {
     "trial_timeout_s": 9.0,
     "strict": True,
 }
-"""A value for each field of a spec, which the record has another of."""
+"""A value for each field of a spec that differs from the record."""
 PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters", "given_defaults"}
-"""Fields that a run may differ in that goes on: how long it waits, and what it finds out by itself."""
+"""Fields in which a resumed run may differ: timeouts and detected properties."""
 
 
 class Free(Spec, frozen=True, kw_only=True):
-    """A spec of any fields: whether they go together is not what is asked here."""
+    """A spec of any fields, without checks of their consistency."""
 
     def __post_init__(self) -> None:
-        """Check nothing."""
+        """Skip all checks."""
 
 
 def spec_with(**fields: object) -> Spec:
@@ -107,7 +107,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("failure", ACCIDENTS, ids=lambda failure: failure.message)
-def test_what_ended_a_process_from_outside_is_forgotten_and_what_others_timed_of_the_row_stands(failure):
+def test_resume_forgets_accidents_and_keeps_timings_of_the_row(failure):
     timed, lost = row(1, 4.0), Row(batch_size=2, failure=failure)
     begun = replace(row(4, 5.0), failure=failure)
     passed, ended = Trial(batch_size=1, step_ms=1.0), Trial(batch_size=2, failure=failure)
@@ -120,7 +120,7 @@ def test_what_ended_a_process_from_outside_is_forgotten_and_what_others_timed_of
 
 
 @pytest.mark.parametrize("failure", FAULTS, ids=lambda failure: failure.message)
-def test_what_says_something_of_the_model_is_kept(failure):
+def test_resume_keeps_failures_of_the_model(failure):
     trials = (Trial(batch_size=2, failure=failure),)
     record = replace(example(), trials=trials, rows=(Row(batch_size=2, failure=failure),))
 
@@ -139,7 +139,7 @@ def test_another_value_of_a_field_is_another_question_unless_it_is_patience(fiel
     assert "--resume alone" in refused.value.hint
 
 
-def test_what_an_older_schema_knows_nothing_of_may_differ():
+def test_fields_unknown_to_an_older_schema_may_differ():
     old = replace(RECORD, schema=SCHEMA - 1)
     check_spec(old, spec_with(batches=9, thorough=True))
     with pytest.raises(BadRecord, match="seed"):
@@ -149,7 +149,7 @@ def test_what_an_older_schema_knows_nothing_of_may_differ():
 
 
 @pytest.mark.parametrize("field", Environment.__struct_fields__)
-def test_a_record_is_resumed_where_it_was_begun_whatever_memory_others_hold(field):
+def test_record_is_resumed_only_in_same_environment_except_free_memory(field):
     then = getattr(RECORD.environment, field)
     other = then + 1 if isinstance(then, int) else f"{then}x"
     now = inspection(environment=replace(RECORD.environment, **{field: other}))
@@ -186,7 +186,7 @@ def test_figures_of_two_methods_or_versions_do_not_stand_side_by_side(record, ex
         check_same(record, record.spec, inspection())
 
 
-def test_each_refusal_says_all_that_differs_and_what_to_do():
+def test_each_refusal_lists_all_differences_and_advice():
     elsewhere = replace(RECORD.environment, device_name="B", torch="3")
     then = RECORD.environment
     device = f"device_name ({then.device_name} then, B now)"
@@ -245,7 +245,7 @@ def test_a_file_that_was_changed_is_refused_before_it_is_run(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("asked", "expected"), [(1, 4), (6, 6)])
-def test_a_run_goes_on_with_what_it_found_out_about_the_model_unless_asked_otherwise(asked, expected):
+def test_resumed_run_keeps_detected_properties_unless_granularity_is_given(asked, expected):
     found = as_found(spec_with(granularity=asked), spec_with(grad_mode="no_grad", granularity=4))
 
     assert (found.grad_mode, found.granularity) == ("no_grad", expected)

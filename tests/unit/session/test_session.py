@@ -13,7 +13,7 @@ from tputfind.session.session import Session
 
 SEARCHED = SEARCHES["densenet121 fp32 24GiB"]
 SMALLER, LARGER = 1311, 1903
-"""What is forecast of it: the one does not fit, the other does."""
+"""Forecast: the smaller does not fit, the larger does."""
 EDGE = Edge(
     largest_batch=SEARCHED.edge,
     limited_by="memory",
@@ -23,7 +23,7 @@ EDGE = Edge(
 
 
 class Oracle:
-    """Answers trials, and notes which it was asked."""
+    """Answers trials, and records the questions."""
 
     memory_limit_bytes = SEARCHED.limit_bytes
 
@@ -36,7 +36,7 @@ class Oracle:
         return 0
 
     def diagnose(self, batch_size, failure):
-        return Diagnosis()  # it is the model that fails
+        return Diagnosis()  # the model fails
 
     def try_batch(self, batch_size, passed, *, steps, memory_limit_bytes, taken):
         self.asked.append((batch_size, steps))
@@ -51,7 +51,7 @@ class Oracle:
 
 
 def looked(*fails, edge=EDGE, step_ms=100.0, taken=(), **options):
-    """Return the record after looking around an edge where these batch sizes fail, and what was asked."""
+    """Return the record after trials around an edge, at which these batch sizes fail, and the trials."""
     spec = replace(example().spec, **{"soak": 0, "memory_limit_bytes": SEARCHED.limit_bytes, **options})
     record = replace(example(), spec=spec, trials=(*taken, *SEARCHED.taken()), edge=edge, safe=None, rows=())
     oracle = Oracle(fails, step_ms)
@@ -60,7 +60,7 @@ def looked(*fails, edge=EDGE, step_ms=100.0, taken=(), **options):
     return session.record, oracle.asked
 
 
-def test_a_run_that_is_gone_on_with_waits_as_long_as_the_trials_of_its_record_let_expect():
+def test_resumed_run_uses_trials_of_its_record_for_timeouts():
     spec = replace(example().spec, memory_limit_bytes=SEARCHED.limit_bytes)
     record = replace(example(), spec=spec, trials=SEARCHED.taken(), rows=())
     oracle = Oracle([], 100.0)
@@ -69,7 +69,7 @@ def test_a_run_that_is_gone_on_with_waits_as_long_as_the_trials_of_its_record_le
     assert oracle.told_of == record.trials
 
 
-def test_a_smaller_batch_that_is_expected_to_fail_and_a_larger_one_expected_to_fit_are_tried_and_told():
+def test_smaller_failing_and_larger_fitting_batches_are_tried_and_reported():
     record, asked = looked(SMALLER)
 
     assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS), (LARGER, 20)]
@@ -84,14 +84,14 @@ def test_a_larger_batch_lasts_as_long_as_answers_are_soaked_for():
     assert asked[-1] == (LARGER, TRIAL_STEPS + 50)
 
 
-def test_a_forecast_that_is_wrong_of_the_smaller_batch_is_not_asked_for_a_larger_one():
+def test_larger_batch_is_not_tried_if_smaller_forecast_was_wrong():
     record, asked = looked()
 
     assert asked == [(SMALLER, TRIAL_STEPS)]
     assert not {"smaller_batches_fail", "larger_batches_fit"} & {notice.kind for notice in record.notices}
 
 
-def test_a_larger_batch_that_fails_its_trial_is_not_told():
+def test_larger_batch_that_fails_its_trial_is_not_reported():
     record, asked = looked(SMALLER, LARGER)
 
     assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)]
@@ -102,7 +102,7 @@ def at_edge(step_ms):
     return (Trial(batch_size=EDGE.largest_batch, step_ms=step_ms, memory_limit_bytes=SEARCHED.limit_bytes),)
 
 
-def test_nothing_is_tried_around_an_edge_whose_steps_take_longer_than_a_row_and_the_forecast_is_told():
+def test_slow_steps_prevent_trials_around_edge_but_forecast_is_reported():
     record, asked = looked(SMALLER, taken=at_edge(2100.0), max_seconds=6.0)
 
     assert asked == []
@@ -113,7 +113,7 @@ def test_nothing_is_tried_around_an_edge_whose_steps_take_longer_than_a_row_and_
     assert looked(SMALLER, taken=at_edge(2100.0), max_seconds=None, batches=None, thorough=True)[1]
 
 
-def test_a_larger_batch_is_not_run_for_longer_than_a_row_may_take():
+def test_larger_batch_does_not_run_longer_than_a_row():
     _, asked = looked(SMALLER, step_ms=4000.0, max_seconds=60.0)
 
     assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)]
@@ -124,18 +124,18 @@ def test_a_larger_batch_is_not_run_for_longer_than_a_row_may_take():
     [
         (replace(EDGE, limited_by="latency"), {}),
         (replace(EDGE, largest_batch=0, fails_at=1), {}),
-        (replace(EDGE, largest_batch=1600, fails_at=1601), {}),  # rows failed where trials pass
+        (replace(EDGE, largest_batch=1600, fails_at=1601), {}),  # rows failed though trials passed
         (EDGE, {"search": "bisect"}),
     ],
 )
-def test_nothing_is_tried_around_an_edge_that_the_forecast_does_not_explain(edge, options):
+def test_unexplained_edge_gets_no_trials_around_it(edge, options):
     _, asked = looked(SMALLER, edge=edge, **options)
 
     assert asked == []
 
 
 class Timer:
-    """Answers with the rows of one process, and notes what each process was asked for."""
+    """Answers with the rows of one process, and records the batch sizes of each process."""
 
     memory_limit_bytes = None
 
@@ -171,9 +171,9 @@ def timed(
     fails=lambda number, size, first: False,
     **asked,
 ):
-    """Return a session after timing these batch sizes, and what its processes were asked for.
+    """Return a session after timing these batch sizes, and the batch sizes of its processes.
 
-    The processes of those that are ``wider`` take the paces in turn, those of others the first of them.
+    Processes of ``wider`` sizes take the step times cyclically; other processes take the first one.
     """
     asked = {"batches": None, "processes": 3, "slo_ms": None, "soak": 0, **asked}
     spec = replace(example().spec, **asked)
@@ -201,7 +201,7 @@ def test_on_a_card_only_rows_that_answers_rest_on_take_further_processes():
     assert [row.ended_by for row in session.record.rows] == ["beside", "beside", "alike"]
 
 
-def test_rows_that_rest_are_told_while_others_take_further_processes():
+def test_resting_rows_are_reported_while_other_rows_take_more_processes():
     seen = []
 
     class Listener(Silent):
@@ -213,37 +213,37 @@ def test_rows_that_rest_are_told_while_others_take_further_processes():
     assert seen == [[None], [None] * 2, [None] * 3, ["beside", "beside", None], ["beside", "beside", "alike"]]
 
 
-def test_on_the_host_the_first_process_of_a_row_times_no_other():
-    """It tells the peak of its whole life."""
+def test_first_host_process_of_a_row_times_no_other_row():
+    """The host reports the peak of a whole process."""
     _, asked = timed(1, 2, 4, device="cpu")
 
     assert asked == [(0, (1,)), (0, (2,)), (0, (4,)), (1, (1, 2, 4)), (2, (1, 2, 4))]
 
 
-def test_a_row_that_failed_takes_no_further_process_and_one_that_stays_wide_ends_with_its_seconds():
+def test_failed_row_takes_no_further_process_and_wide_row_ends_by_time():
     wanted = {"max_noise": 0.03, "max_seconds": 6.0}
     session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), **wanted)
 
     assert asked[:2] == [(0, (1, 2)), (0, (2,))]
-    assert asked[2:] == [(number, (1,)) for number in range(1, 6)]  # of a second each
+    assert asked[2:] == [(number, (1,)) for number in range(1, 6)]  # one second each
     assert [(row.ended_by, row.status) for row in session.record.rows] == [("time", "ok"), (None, "died")]
 
 
-def test_a_row_that_is_known_takes_no_process_beside_one_that_is_not():
+def test_known_row_takes_no_further_process_with_an_unknown_row():
     session, asked = timed(1, 2, wider={2}, paces_ms=(5.0, 5.5), max_noise=0.03, max_seconds=6.0)
 
     assert asked == [(number, (1, 2) if number < 3 else (2,)) for number in range(6)]
     assert [row.ended_by for row in session.record.rows] == ["known", "time"]
 
 
-def test_a_row_that_fails_behind_others_is_timed_first_in_its_process_before_it_has_failed():
+def test_row_failing_after_other_rows_is_retried_first_in_its_process():
     session, asked = timed(1, 2, 4, fails=lambda number, size, first: size == 2 and not first)
 
     assert asked == [(number, sizes) for number in range(3) for sizes in ((1, 2, 4), (2, 4))]
     assert [row.status for row in session.record.rows] == ["ok"] * 3
 
 
-def test_a_row_that_fails_in_a_later_process_has_failed_and_keeps_what_was_timed():
+def test_row_failing_in_later_process_fails_and_keeps_its_timings():
     session, asked = timed(1, 2, fails=lambda number, size, first: (number, size) == (1, 2))
 
     assert asked == [(0, (1, 2)), (1, (1, 2)), (1, (2,)), (2, (1,))]
@@ -262,7 +262,7 @@ def test_time_rows_ends_after_the_round_in_which_the_edge_failed():
 
 
 @pytest.mark.parametrize(("budget_s", "expected"), [(None, [None, None, "full"]), (60.0, ["budget", None, "full"])])
-def test_what_is_not_full_when_a_run_ends_under_a_budget_was_ended_by_it(budget_s, expected):
+def test_unfinished_rows_at_end_of_budget_were_ended_by_budget(budget_s, expected):
     session, _ = timed(4, budget_s=budget_s)
     once = replace(row(1, 5.0), ended_by=None)
     failed = Row(batch_size=2, failure=Failure(kind="died", message="it died"))
@@ -308,7 +308,7 @@ def test_edge_so_far_at_last_multiple_below_max_batch_names_cap(granularity, max
     assert (found.largest_batch, found.limited_by, found.closed) == (largest, limited_by, limited_by == "cap")
 
 
-def test_edge_so_far_counts_rows_that_passed_and_rows_that_failed_after_their_trial():
+def test_edge_so_far_counts_passed_and_failed_rows():
     failed = Row(batch_size=32, failure=OUT_OF_MEMORY)
     session, _ = session_of(Trial(batch_size=16), Trial(batch_size=32), rows=(row(24, 5.0), failed))
 
@@ -321,14 +321,14 @@ def test_edge_so_far_counts_rows_that_passed_and_rows_that_failed_after_their_tr
     ("seconds", "worth"),
     [([2.0, 100.0], True), ([2.0, 148.0], True), ([2.0, 151.0], False), ([90.0, 90.0, 100.0], False)],
 )
-def test_is_worth_a_trial_allows_half_of_five_minutes_and_no_more_than_is_left(seconds, worth):
+def test_is_worth_a_trial_allows_half_of_five_minutes_or_the_rest(seconds, worth):
     trials = [Trial(batch_size=size + 1, step_ms=1.0, seconds=each) for size, each in enumerate(seconds)]
     session, _ = session_of(*trials)
 
     assert session.is_worth_a_trial(len(seconds) + 1) == worth
 
 
-def test_prove_under_budget_leaves_the_row_for_later_unless_a_row_has_failed():
+def test_prove_under_budget_postpones_row_unless_a_row_failed():
     trials = Trial(batch_size=31), Trial(batch_size=32), Trial(batch_size=33, failure=OUT_OF_MEMORY)
     waiting, unasked = session_of(*trials, budget_s=60.0)
     doubting, asked = session_of(*trials, rows=(Row(batch_size=32, failure=OUT_OF_MEMORY),), budget_s=60.0)
@@ -345,7 +345,7 @@ def test_prove_under_budget_leaves_the_row_for_later_unless_a_row_has_failed():
         ("ValueError: mine", ["kernel_limit", "out_of_memory"]),
     ],
 )
-def test_what_was_a_kernel_limit_is_the_models_error_once_the_smallest_batch_has_it_too(message, kinds):
+def test_kernel_limit_becomes_model_error_if_smallest_batch_has_it_too(message, kinds):
     limit = Failure(kind="kernel_limit", message="CUDA: illegal memory access (RuntimeError: CUDA error)")
     taken = (Trial(batch_size=64, failure=limit), Trial(batch_size=32, failure=OUT_OF_MEMORY))
     record = replace(example(), trials=taken, rows=())
@@ -360,7 +360,7 @@ def test_what_was_a_kernel_limit_is_the_models_error_once_the_smallest_batch_has
 
 
 class GoingOn(Oracle):
-    """Times what fits in the process of its trial, unless that ends before; it notes which it was asked, and left."""
+    """Times fitting batches in the process of their trial, unless it ends early; records the questions."""
 
     def __init__(self, fails=(), step_ms=100.0, *, ends_early=False):
         super().__init__(fails, step_ms)
@@ -402,12 +402,12 @@ def going_on(oracle, *, taken=(), **options):
         (1, [], {}),
     ],
 )
-def test_a_trial_goes_on_as_the_row_that_is_due_if_it_fits(batch_size, taken, options):
+def test_trial_continues_as_the_due_row_if_it_fits(batch_size, taken, options):
     oracle = GoingOn()
     session = going_on(oracle, taken=taken, **options)
 
     assert session.try_to_time(batch_size) is None
-    assert session.time_alone(batch_size) is None  # which would ask a process that this oracle has not
+    assert session.time_alone(batch_size) is None  # asking a process would fail with this oracle
 
     assert (oracle.went_on, oracle.asked) == ([batch_size], [])
     assert session.row(batch_size).failure is None
@@ -423,7 +423,7 @@ def test_a_trial_goes_on_as_the_row_that_is_due_if_it_fits(batch_size, taken, op
         (1, [], {"budget_s": 60.0}),
     ],
 )
-def test_a_trial_ends_its_process_if_no_row_is_due_or_a_budget_has_other_uses(batch_size, taken, options):
+def test_trial_ends_its_process_without_due_row_or_under_budget(batch_size, taken, options):
     oracle = GoingOn()
     session = going_on(oracle, taken=taken, **options)
 
@@ -442,7 +442,7 @@ def test_a_trial_that_goes_on_too_slowly_is_left_without_a_row():
     assert (oracle.left, oracle.asked, session.record.rows) == ([2], [], ())
 
 
-def test_a_trial_that_would_have_gone_on_and_fails_is_kept_without_a_row():
+def test_continuing_trial_that_fails_is_kept_without_a_row():
     oracle = GoingOn(fails=[2])
     session = going_on(oracle, taken=[(1, True)])
 
@@ -462,7 +462,7 @@ def test_a_process_that_ends_between_trial_and_row_leaves_the_trial():
     assert session.record.rows == ()
 
 
-def test_an_error_of_a_kernel_in_a_trial_that_would_go_on_is_tried_again_alone():
+def test_kernel_error_of_continuing_trial_is_retried_alone():
     oracle = GoingOn()
     limit = Failure(kind="kernel_limit", message="cuBLAS: execution failed (RuntimeError: CUDA error)")
     oracle.try_and_time = lambda batch_size, *_: iter_closed(Trial(batch_size=batch_size, failure=limit))
@@ -474,5 +474,5 @@ def test_an_error_of_a_kernel_in_a_trial_that_would_go_on_is_tried_again_alone()
 
 
 def iter_closed(trial):
-    """A generator of one trial."""
+    """Yield one trial."""
     yield trial

@@ -1,4 +1,4 @@
-"""When a row has been timed for long enough, and what is timed next."""
+"""End of the timing of a row, and the rows timed next."""
 
 import random
 
@@ -19,7 +19,7 @@ paces = st.floats(0.01, 100.0)
 
 
 def process(step_ms: float, batches: int = 5, *, seconds: float = 0.5, enqueue_share: float | None = None) -> Row:
-    """What one process timed; the device is a GPU where a share of the step is spent on submitting it."""
+    """Return a row of one process; with ``enqueue_share`` its device is a GPU."""
     enqueue_ms = () if enqueue_share is None else (enqueue_share * step_ms,)
     timing = Timing(device_ms=(step_ms,) * batches, latency_ms=(step_ms,), enqueue_ms=enqueue_ms, ended_by="full")
     return Row(batch_size=4, timings=(timing,), seconds=seconds)
@@ -48,7 +48,7 @@ def test_row_ends_after_three_processes_at_most(steps_ms, seconds, share, asked)
 
 
 @given(st.lists(paces, min_size=MOST_PROCESSES, max_size=MOST_PROCESSES), st.floats(0.001, 20.0))
-def test_row_that_noise_is_asked_of_ends_with_its_seconds(steps_ms, seconds):
+def test_row_with_max_noise_ends_within_its_seconds(steps_ms, seconds):
     row = process(steps_ms[0], seconds=seconds)
     for step_ms in steps_ms[1:]:
         if stopping.ended_by(NARROW, row) is not None:
@@ -71,13 +71,13 @@ def test_more_noise_never_makes_a_row_known(shares, factor):
 
 
 @given(st.lists(st.floats(0.9, 1.1), min_size=3, max_size=8))
-def test_row_is_known_if_its_interval_is_as_narrow_as_asked(shares):
+def test_row_is_known_if_its_interval_is_within_max_noise(shares):
     row = row_of(*(process(10 * share) for share in shares))
 
     assert (stopping.ended_by(NARROW, row) == "known") == (throughput_interval(row).half_width <= NARROW.max_noise)
 
 
-def test_row_takes_as_many_processes_as_asked():
+def test_row_takes_the_requested_number_of_processes():
     five, alone = (replace(DEFAULT, processes=processes) for processes in (5, 1))
     narrow = replace(five, max_noise=0.03)
 
@@ -90,7 +90,7 @@ def on_card(step_ms, batches=2, enqueue_share=0.1):
     return process(step_ms, batches, seconds=2.5, enqueue_share=enqueue_share)
 
 
-def test_two_processes_do_for_a_row_if_they_differ_by_half_a_percent_at_most():
+def test_two_processes_suffice_if_they_differ_by_half_a_percent():
     alike, apart = (row_of(on_card(10.0), on_card(other)) for other in (10.045, 10.055))
 
     assert stopping.ended_by(DEFAULT, row_of(on_card(10.0))) is None
@@ -100,7 +100,7 @@ def test_two_processes_do_for_a_row_if_they_differ_by_half_a_percent_at_most():
 
 
 @pytest.mark.parametrize("share", [0.9, None], ids=["the host sets the pace", "nobody knows what sets the pace"])
-def test_two_processes_do_for_no_row_that_the_host_may_set_the_pace_of(share):
+def test_two_processes_do_not_suffice_for_possibly_host_bound_row(share):
     assert stopping.ended_by(DEFAULT, row_of(*[on_card(10.0, enqueue_share=share)] * 2)) is None
 
 
@@ -108,7 +108,7 @@ EXACT = [{"processes": 3}, {"batches": 6}, {"thorough": True}, {"max_noise": 0.0
 
 
 @pytest.mark.parametrize("asked", [*EXACT, {"slo_ms": 50.0}], ids=str)
-def test_two_processes_do_for_no_row_that_more_was_asked_of(asked):
+def test_two_processes_do_not_suffice_under_exact_options_or_slo(asked):
     row = row_of(on_card(10.0, batches=30), on_card(10.005, batches=30))
 
     assert stopping.ended_by(replace(DEFAULT, **asked), row) is None
@@ -118,7 +118,7 @@ def test_the_processes_of_a_row_share_four_seconds():
     assert stopping.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
 
 
-def test_row_goes_on_within_its_seconds_only_if_noise_is_asked_for():
+def test_row_continues_within_its_seconds_only_with_max_noise():
     wide = [process(step_ms, 100, seconds=1.1) for step_ms in (10, 20, 15)]
 
     assert stopping.ended_by(DEFAULT, row_of(*wide)) == "full"
@@ -128,7 +128,7 @@ def test_row_goes_on_within_its_seconds_only_if_noise_is_asked_for():
     assert stopping.ended_by(longer, row_of(*wide, process(12, seconds=0.9))) is None
 
 
-def test_a_fixed_number_of_batches_is_timed_once_and_a_cut_one_is_told():
+def test_fixed_number_of_batches_is_timed_once_or_ended_by_time():
     asked = replace(DEFAULT, batches=9)
     cut = replace(process(20.0).timings[0], ended_by="time")
 
@@ -137,7 +137,7 @@ def test_a_fixed_number_of_batches_is_timed_once_and_a_cut_one_is_told():
     assert stopping.ended_by(replace(DEFAULT, thorough=True), row_of(*[process(10)] * 3)) == "full"
 
 
-def test_compiling_once_takes_nothing_from_the_seconds_of_a_row():
+def test_first_compilation_does_not_count_against_row_seconds():
     from tputfind.record.record import Compiled
 
     def compiled(step_ms, seconds):
@@ -158,7 +158,7 @@ def test_a_row_that_failed_takes_no_further_process():
 
 
 @given(st.integers(1, 10), st.integers(1, 1000) | st.none(), st.booleans())
-def test_the_processes_of_a_row_share_what_it_takes(processes, batches, thorough):
+def test_processes_of_a_row_divide_its_batches_and_seconds(processes, batches, thorough):
     spec = Spec(model="m", processes=processes, batches=batches, thorough=thorough and batches is None)
     plans = [stopping.of_process(spec, number) for number in range(processes)]
 
@@ -183,7 +183,7 @@ def test_a_percentile_that_a_target_is_set_for_takes_all_its_latencies():
 
 
 def rows_of(**counts: int) -> list[Row]:
-    """Rows by batch size with so many processes each, at rates that scatter, the best at 8, the knee at 4."""
+    """Return rows by batch size with this number of processes each, at noisy rates, the best at 8, the knee at 4."""
     rates = {1: 10.0, 2: 20.0, 4: 39.0, 8: 40.0, 16: 30.0, 32: 20.0}
     return [
         row_of(
@@ -219,7 +219,7 @@ def test_only_rows_that_answers_rest_on_are_timed_again(budget_s):
     ]
     rows = [*once[:2], *full[2:5], once[5]]
     assert stopping.next_round(asked, rows, sizes, edge) == (0, [])
-    ends = ["beside", "beside", None, None, None, "beside"]  # the others have had their end since they were timed
+    ends = ["beside", "beside", None, None, None, "beside"]  # the other rows already had their end
     assert [row.ended_by for row in stopping.ended(asked, rows, edge)] == ends
 
 
@@ -231,12 +231,12 @@ def test_all_rows_are_timed_again_if_an_option_is_exact(asked):
 
 
 def card_rows(rates, enqueue_share=0.1):
-    """Rows of powers of two, timed once each at these rates."""
+    """Return rows of powers of two, timed once each at these throughputs."""
     made = [process(1000 * 2**place / rate, enqueue_share=enqueue_share) for place, rate in enumerate(rates)]
     return [row_of(one, batch_size=2**place) for place, one in enumerate(made)]
 
 
-def test_contenders_are_those_that_one_process_may_have_put_below_an_answer():
+def test_contenders_are_rows_possibly_misjudged_by_one_process():
     rates = [50.0, 92.0, 94.0, 96.0, 98.5, 100.0, 99.0, 90.0]
 
     assert stopping.contenders(DEFAULT, card_rows(rates), None) == {4, 8, 16, 32, 64}
@@ -247,8 +247,8 @@ def test_contenders_are_those_that_one_process_may_have_put_below_an_answer():
     assert stopping.contenders(DEFAULT, [Row(batch_size=1)], None) == set()
 
 
-def test_under_an_slo_batches_that_may_be_the_one_to_deploy_are_contenders():
-    once = card_rows([10.0, 18.0, 32.0, 56.0, 80.0])  # of 100, 111, 125, 143 and 200 ms
+def test_contenders_under_slo_include_possible_batches_to_deploy():
+    once = card_rows([10.0, 18.0, 32.0, 56.0, 80.0])  # step times of 100, 111, 125, 143 and 200 ms
     rows = [with_latencies(row, row.latency_ms * 3) for row in once]
     asked = replace(DEFAULT, slo_ms=130.0)
 
@@ -271,7 +271,7 @@ def with_latencies(row, latency_ms):
 )
 @settings(max_examples=100)
 def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, seconds, share, asked, seed):
-    """Each row has its own rate and noise, and may fail in any of its processes."""
+    """Each row has its own throughput and noise, and may fail in any of its processes."""
     rng = random.Random(seed)
     sizes = [2**number for number in range(len(rows_made))]
     spec = replace(DEFAULT, **{**asked, **({"batch_sizes": tuple(sizes)} if "batch_sizes" in asked else {})})

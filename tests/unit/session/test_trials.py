@@ -1,4 +1,4 @@
-"""How long a process may be silent, as the trials before it let expect."""
+"""The allowed silence of a process, from the trials before it."""
 
 import pytest
 from hypothesis import given
@@ -27,14 +27,14 @@ def trial(batch_size, seconds, *, step_ms=None, kind: FailureKind | None = None)
         (500, [trial(1, 14.0, step_ms=70 / 3)], 4 * (14 + 35 - 0.07)),
         (500, [trial(500, 40.0, step_ms=9e3)], 160),
         (500, [trial(1, 24.0, step_ms=9e3), trial(250, 24.0, step_ms=1e3)], 4 * (24 - 3 + 6)),
-        # Most of a slow trial are its own steps, which count once.
+        # A slow trial consists mostly of its own steps, which count once.
         (501, [trial(1, 2.0, step_ms=40.0), trial(500, 62.0, step_ms=2e4)], 4 * (62 + 3 * 0.04)),
         (500, [trial(1, 4.0, step_ms=9e3, kind="out_of_memory")], 30),
-        # Times that bend upwards go on to do so: here those of a square.
+        # Step times that grow faster than linearly are extrapolated: here a square.
         (400, [trial(size, 20.0, step_ms=size**2 / 10) for size in (10, 50, 100)], 4 * (20 + 3 * 15.99)),
     ],
 )
-def test_a_process_may_be_silent_for_four_times_what_the_trials_let_expect(batch_size, taken, expected_s):
+def test_timeout_is_four_times_the_expected_time_of_a_trial(batch_size, taken, expected_s):
     assert timeout_s(batch_size, taken) == pytest.approx(expected_s)
 
 
@@ -50,7 +50,7 @@ def test_a_process_is_waited_for_longer_than_the_longest_trial_took(taken, batch
 
 
 class Answers:
-    """Children that answer each question with the next of these failures, and with a trial that passes after them."""
+    """Children that answer with these failures in order, and then with passed trials."""
 
     server_pid = None
 
@@ -59,7 +59,7 @@ class Answers:
         self._failures = failures
 
     def check_start(self, needed_s):
-        """There is no budget."""
+        """Do nothing: no budget is set."""
 
     def ask_one(self, question, answer_type, timeout_s):
         self.asked += 1
@@ -86,7 +86,7 @@ CRASH = Failure(kind="died", message="killed by SIGSEGV")
         ([CRASH], [], 1, CRASH),
     ],
 )
-def test_the_first_error_of_a_kernel_in_a_run_is_asked_twice(failures, taken, asked, failure):
+def test_first_kernel_error_of_a_run_is_tried_twice(failures, taken, asked, failure):
     record = example()
     children = Answers(*failures)
     runner = TrialRunner(children, record.spec, record.environment)

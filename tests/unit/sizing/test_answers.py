@@ -1,4 +1,4 @@
-"""What several records come to for one demand, over simulations in which every fleet meets the target."""
+"""Answers from several records for one demand, with simulations in which every fleet meets the target."""
 
 import msgspec
 import pytest
@@ -15,7 +15,7 @@ from tputfind.sizing.planner.question import read_demand
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    """One stream with few requests, and as if all were in time."""
+    """Simulate one short stream, as if no request were late."""
 
     def simulated(fleet, goal, effort, seed):
         found = simulate(fleet, goal, Effort(50, 50), seed)
@@ -60,13 +60,13 @@ def test_without_prices_the_fewest_devices_are_the_best():
         ([price("fast", 9.0), price("slow", 0.01, "USD")], "Fast", "devices"),
     ],
 )
-def test_costs_rank_where_all_plans_have_one_in_one_currency(prices, best, ranked_by):
+def test_plans_are_ranked_by_cost_if_all_share_a_currency(prices, best, ranked_by):
     found = answers([SLOW, FAST], DEMAND, prices)
 
     assert (names(found)[0], found.ranked_by) == (best, ranked_by)
 
 
-def test_records_without_a_plan_are_told_with_the_reason():
+def test_records_without_a_plan_are_listed_with_the_reason():
     trained = msgspec.structs.replace(FAST, spec=msgspec.structs.replace(FAST.spec, phase="train", dtype="bf16"))
     told: list[str] = []
 
@@ -82,7 +82,7 @@ def other(model: str = "vit_b_16", **fields: object) -> Record:
     return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, model=model), **fields)
 
 
-def test_plans_of_different_models_are_no_alternatives_and_keep_the_order_of_the_records():
+def test_plans_of_different_models_keep_record_order_and_add_up():
     found = answers([SLOW, other(), FAST], DEMAND)
 
     assert [[plan.device_name for plan in plans] for plans in found.models] == [["Fast", "Slow"], ["Fast"]]
@@ -107,7 +107,7 @@ def test_recipes_of_a_model_are_alternatives():
     assert together(found) is None
 
 
-def test_costs_of_different_models_add_up_where_all_have_one_in_one_currency():
+def test_costs_of_different_models_add_up_in_one_currency():
     found = answers([FAST, other()], DEMAND, [price("fast", 2.0)])
     both = together(found)
 
@@ -116,7 +116,7 @@ def test_costs_of_different_models_add_up_where_all_have_one_in_one_currency():
     assert both.currency == "EUR"
 
 
-def test_a_model_without_any_plan_is_told_apart_from_a_record_without_one():
+def test_model_without_any_plan_is_listed_separately():
     found = answers([FAST, LATE, other(), msgspec.structs.replace(other("late"), rows=LATE.rows)], DEMAND)
 
     assert [one.spec.model for one, _ in found.without] == ["resnet50", "late"]
@@ -124,7 +124,7 @@ def test_a_model_without_any_plan_is_told_apart_from_a_record_without_one():
     assert together(found) is None
 
 
-def test_a_mix_is_looked_for_where_kinds_of_devices_have_prices():
+def test_mix_is_sought_only_if_all_device_kinds_have_prices():
     prices = [price("fast", 2.0), price("slow", 1.0)]
 
     assert answers([FAST, SLOW], DEMAND, prices).plans[0].no_mix != ""
@@ -133,12 +133,12 @@ def test_a_mix_is_looked_for_where_kinds_of_devices_have_prices():
     assert answers([FAST, SLOW], DEMAND, prices[:1]).plans[0].no_mix == ""
 
 
-def test_where_no_record_has_a_plan_the_reason_of_the_first_is_raised():
+def test_size_raises_reason_of_first_record_without_any_plan():
     with pytest.raises(NoPlan, match="take up to 90"):
         tputfind.size(LATE, record(80.0), rate=1000, slo=50.0)
 
 
-def test_what_is_no_record_is_refused_by_its_place():
+def test_non_record_is_refused_by_its_position():
     with pytest.raises(BadRequest) as refused:
         tputfind.size(FAST, 5, rate=1000, slo=50.0)
     assert refused.value.message == "record 2: 5 is a int, and no Record"
@@ -156,7 +156,7 @@ def test_what_is_no_record_is_refused_by_its_place():
         ([price("A", 1.0), price("a", 1.0)], "prices: number 1: 'a' has a price already: number 0"),
     ],
 )
-def test_prices_that_are_none_are_refused_by_their_place(prices, message):
+def test_invalid_prices_are_refused_by_their_position(prices, message):
     with pytest.raises(BadRequest) as refused:
         tputfind.size(FAST, rate=1000, slo=50.0, prices=prices)
 

@@ -1,4 +1,4 @@
-"""Rules of thumb, mean latencies in closed form, and how long a batch takes."""
+"""Rules of thumb, mean latencies in closed form, and batch times."""
 
 from math import exp, inf
 
@@ -15,8 +15,8 @@ from tputfind.sizing.planner import closed_forms
 LINE = ServiceTimes({size: [5 + 0.5 * size] for size in (1, 2, 4, 8, 16)})
 
 
-def test_the_best_batch_up_to_the_cap_is_what_full_batches_are_reckoned_with():
-    """Batches of 2 do 1 a ms, of 3 0.9, of 4 0.86, and of 8 1.71: 4 and 8 are pooled."""
+def test_full_batch_devices_use_best_batch_up_to_the_cap():
+    """In samples per ms, batches of 2 do 1, of 3 0.9, of 4 0.86, and of 8 1.71: 4 and 8 are pooled."""
     service = ServiceTimes({1: [2.0], 2: [2.0], 4: [6.0], 8: [4.0, 4.0]})
 
     assert [closed_forms.devices_at_full_batch(service, 12_000, cap) for cap in (1, 2, 3, 4)] == [24, 12, 12, 12]
@@ -31,7 +31,7 @@ def test_the_largest_batch_within_a_bound_may_take_all_of_it(most_ms, size):
     assert LINE.largest_within(most_ms) == size
 
 
-def test_a_request_takes_as_many_batch_times_as_a_rule_says_and_none_may_be_fast_enough():
+def test_devices_by_batch_time_grow_with_times_or_are_none():
     times = [closed_forms.devices_by_batch_time(LINE, 10_000, 4, 12.0, times) for times in (1, 2, 3)]
 
     assert times == [18, 30, None]
@@ -39,7 +39,7 @@ def test_a_request_takes_as_many_batch_times_as_a_rule_says_and_none_may_be_fast
 
 @pytest.mark.parametrize("rate_per_ms", [0.001, 0.05, 0.3, 1.0, 1.9])
 def test_the_mean_latency_balances_arrivals_and_services(rate_per_ms):
-    """The mean batch is the fixed point, and batches beyond the first request are Poisson's."""
+    """The mean batch is the fixed point; batches beyond the first request have a Poisson distribution."""
     slope_ms, intercept_ms = 0.5, 5.0
     load, waits = rate_per_ms * slope_ms, rate_per_ms * intercept_ms
     batch = 1.0
@@ -59,7 +59,7 @@ def test_a_device_that_cannot_keep_up_has_no_mean_latency():
 
 @pytest.mark.parametrize("rate_per_s", [1, 100, 2000, 5000, 20_000, 90_000])
 @pytest.mark.parametrize("target_ms", [5.6, 9.0, 30.0])
-def test_the_devices_by_mean_are_the_least_whose_mean_is_within_the_target(rate_per_s, target_ms):
+def test_devices_by_mean_are_least_whose_mean_meets_target(rate_per_s, target_ms):
     devices = closed_forms.devices_by_mean(LINE, rate_per_s, target_ms)
 
     assert devices is not None
@@ -69,7 +69,7 @@ def test_the_devices_by_mean_are_the_least_whose_mean_is_within_the_target(rate_
     assert [mean_ms <= target_ms for mean_ms in means_ms] == [False] * (devices - 1) + [True]
 
 
-def test_a_request_that_alone_takes_the_target_on_average_has_no_devices_by_mean():
+def test_devices_by_mean_are_none_if_lone_request_takes_target():
     assert closed_forms.devices_by_mean(LINE, 100, 5.49) is None
     assert closed_forms.devices_by_mean(ServiceTimes({1: [2.0]}), 100, 2.0) is None
 
@@ -81,7 +81,7 @@ def test_sizes_without_samples_are_refused(measured):
 
 
 @pytest.mark.parametrize(("samples", "times"), [(1, 200), (200, 200), (201, 201), (5000, 5000), (5001, 5000)])
-def test_as_many_times_stand_for_a_size_as_there_are_samples_within_bounds(samples, times):
+def test_service_curve_has_as_many_times_as_samples_within_bounds(samples, times):
     service = ServiceTimes({1: [1.0], 2: [float(number) for number in range(samples)]})
 
     assert len(service.curve_ms(1)) == len(service.curve_ms(2)) == times
@@ -93,7 +93,7 @@ def test_each_sample_stands_for_as_many_times():
     assert times.tolist() == [1.0] * 50 + [3.0] * 50 + [5.0] * 50 + [7.0] * 50
 
 
-def test_drawn_times_are_those_of_the_curve():
+def test_drawn_times_come_from_the_curve():
     service = ServiceTimes({2: [1.0, 2.0], 6: [3.0, 8.0]}, Overheads(0.25, 0.125))
 
     for size in (1, 2, 3, 6):
@@ -115,7 +115,7 @@ def test_the_line_through_one_size_has_no_intercept():
 
 
 def test_the_line_through_sizes_weighs_relative_errors():
-    """As the normal equations have it."""
+    """Compare with the normal equations."""
     sizes, means = np.array([1.0, 2.0, 10.0]), np.array([3.0, 3.0, 20.0])
     slope, intercept = np.linalg.lstsq(np.column_stack([sizes, np.ones(3)]) / means[:, None], np.ones(3), rcond=None)[0]
 
@@ -125,7 +125,7 @@ def test_the_line_through_sizes_weighs_relative_errors():
 
 
 def record(*latencies: tuple[float, ...]) -> Record:
-    """Batches of 1, 2, 4 and so on, each with its latencies."""
+    """Return a record with batches of 1, 2, 4 and so on, each with its latencies."""
     rows = tuple(
         msgspec.structs.replace(row(2**power, 1.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
         for power, spans in enumerate(latencies)
@@ -133,7 +133,7 @@ def record(*latencies: tuple[float, ...]) -> Record:
     return msgspec.structs.replace(example(), rows=rows, notices=())
 
 
-def test_times_are_of_the_rows_that_have_ten_latencies_and_did_not_fail():
+def test_service_times_use_passed_rows_with_ten_latencies():
     one = record((5.0,) * 10, (6.0,) * 9, (7.0,) * 10)
     failed = msgspec.structs.replace(one.rows[2], failure=Failure(kind="out_of_memory", message=""))
 
@@ -141,7 +141,7 @@ def test_times_are_of_the_rows_that_have_ten_latencies_and_did_not_fail():
     assert service_times_of(msgspec.structs.replace(one, rows=(one.rows[0], failed))).sizes == [1]
 
 
-def test_a_record_that_tells_no_times_is_refused_with_what_to_do():
+def test_record_without_service_times_is_refused_with_advice():
     trained = msgspec.structs.replace(
         record(), spec=msgspec.structs.replace(example().spec, phase="train", dtype="bf16")
     )

@@ -1,4 +1,4 @@
-"""A demand by its options: what is read, what follows from it, and what is refused in words."""
+"""A demand from its options: values, consequences, and refusals."""
 
 import msgspec
 import numpy as np
@@ -84,7 +84,7 @@ def test_limits_of_a_server_are_its_own_unless_given():
         ("LitServe", PRESETS["litserve"]),
     ],
 )
-def test_overhead_is_that_of_a_batch_and_of_a_request_or_a_preset(value, overheads):
+def test_overhead_is_per_batch_and_per_request_or_a_preset(value, overheads):
     assert wanted(overhead=value).overheads == Overheads(*overheads)
 
 
@@ -96,7 +96,7 @@ def test_overhead_is_that_of_a_batch_and_of_a_request_or_a_preset(value, overhea
         ("-1ms", "give 0.5ms+0.05ms (a batch, a request), or mosec or litserve"),
     ],
 )
-def test_overhead_that_is_none_is_refused_with_what_is_accepted(value, message):
+def test_invalid_overhead_is_refused_with_accepted_values(value, message):
     with pytest.raises(BadRequest) as refused:
         wanted(overhead=value)
 
@@ -117,11 +117,11 @@ def test_overhead_that_is_none_is_refused_with_what_is_accepted(value, message):
         ({"batcher": "mosec", "delay": 7.0}, 7.0),
     ],
 )
-def test_a_batch_waits_as_long_as_its_server_has_it_unless_told_otherwise(given, wait_ms):
+def test_batch_wait_defaults_to_that_of_its_server(given, wait_ms):
     assert wanted(**given).wait_ms == wait_ms
 
 
-def test_requests_of_ray_are_routed_as_ray_does_unless_told_otherwise():
+def test_ray_requests_use_two_choices_routing_by_default():
     assert wanted(batcher="ray").routing == "two-choices"
     assert wanted(batcher="ray", routing="random").routing == "random"
 
@@ -158,7 +158,7 @@ def test_options_at_odds_are_refused_with_all_that_is_wrong(given, message):
     assert (refused.value.message, refused.value.hint) == (message, "see tputfind size --help")
 
 
-def test_what_just_fits_together_is_accepted():
+def test_barely_consistent_options_are_accepted():
     assert wanted(network="49.9ms").target_ms == pytest.approx(0.1)
     assert wanted(delay=0).wait_ms == 0
     assert wanted(gaps=(1.0,) * 99, burstiness=1).gaps == (1.0,) * 99
@@ -168,7 +168,7 @@ def test_gaps_are_read_from_an_array_too():
     assert wanted(gaps=np.arange(99.0)).gaps == tuple(range(99))
 
 
-def test_gaps_are_of_100_requests_or_more_and_of_no_more_than_are_replayed(monkeypatch):
+def test_gaps_need_100_requests_and_at_most_the_replay_limit(monkeypatch):
     monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
 
     assert len(wanted(gaps=[1.0] * 199).gaps or ()) == 199

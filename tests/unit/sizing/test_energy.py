@@ -1,4 +1,4 @@
-"""The power of fleets and the energy of samples, from the power that rows hold."""
+"""The power of fleets and the energy of samples, from the power readings of rows."""
 
 import msgspec
 import numpy as np
@@ -38,7 +38,7 @@ def computing(one: Simulated) -> Computing:
 
 
 @given(st.integers(1, 16))
-def test_energy_and_time_lie_on_the_line_between_two_sizes_that_were_metered(size):
+def test_energy_and_time_are_interpolated_between_metered_sizes(size):
     batch = METERED.of(size)
 
     assert batch.energy_j == pytest.approx(np.interp(size, [1, 4, 16], [1.0, 4.0, 13.0]))
@@ -46,7 +46,7 @@ def test_energy_and_time_lie_on_the_line_between_two_sizes_that_were_metered(siz
     assert METERED.least_w <= batch.power_w <= 650
 
 
-def test_nothing_is_told_beyond_the_largest_size_that_was_metered():
+def test_computing_is_none_beyond_the_largest_metered_size():
     assert METERED.computing({17: 1}, 100.0) is None
     assert METERED.computing({16: 1}, 100.0) == Computing(share=0.2, power_w=650.0)
 
@@ -55,7 +55,7 @@ def test_below_the_smallest_metered_a_batch_takes_as_much_as_that():
     assert Power({4: Batch(4.0, 8.0)}).of(1) == Batch(4.0, 8.0)
 
 
-def test_a_device_that_is_never_idle_takes_what_its_full_batches_take():
+def test_saturated_device_draws_power_of_full_batches():
     found = computing(ran(3, 16, 2390.0))
 
     assert found.share == pytest.approx(1.0, abs=0.01)
@@ -63,8 +63,8 @@ def test_a_device_that_is_never_idle_takes_what_its_full_batches_take():
 
 
 @pytest.mark.parametrize("routing", ["shared", "random", "least-loaded", "two-choices"])
-def test_batches_of_one_compute_for_their_share_of_the_time_at_their_power(routing: Routing):
-    """Each device gets 100 requests a second, each of 5 ms."""
+def test_batches_of_one_compute_for_their_fraction_at_their_power(routing: Routing):
+    """Each device gets 100 requests per second of 5 ms each."""
     found = computing(ran(4, 1, 400.0, routing=routing))
 
     assert found.share == pytest.approx(0.5, rel=0.02)
@@ -84,7 +84,7 @@ def energy(one: Simulated, power: Power = METERED) -> Energy:
     return found
 
 
-def test_power_is_bounded_by_idle_devices_that_take_nothing_or_the_least_of_a_row():
+def test_power_is_bounded_by_idle_power_of_zero_or_row_minimum():
     found = energy(ran(2, 1, 200.0))
 
     assert found.low_w == pytest.approx(2 * found.computing.share * 200)
@@ -92,16 +92,16 @@ def test_power_is_bounded_by_idle_devices_that_take_nothing_or_the_least_of_a_ro
 
 
 def test_a_million_samples_take_the_power_over_the_rate():
-    """400 W for 200 samples a second are 2 J a sample: 0.556 kWh a million."""
+    """400 W at 200 samples per second are 2 J a sample: 0.556 kWh per million."""
     assert energy(ran(2, 1, 200.0)).kwh_per_million_high == pytest.approx(2 / 3.6)
 
 
 def test_requests_that_are_refused_are_no_samples_of_a_million():
-    """Of 800 requests a second two devices answer 400, at full power: 1 J a sample."""
+    """Two devices answer 400 of 800 requests per second, at full power: 1 J a sample."""
     assert energy(ran(2, 1, 800.0, limit=20)).kwh_per_million_high == pytest.approx(1 / 3.6, rel=0.01)
 
 
-def test_the_best_batch_by_energy_stands_beside_the_best_by_rate():
+def test_best_batch_by_energy_may_differ_from_best_by_rate():
     found = energy(ran(1, 1, 10.0), Power({8: Batch(4.0, 10.0), 16: Batch(9.0, 15.0)}))
 
     assert (found.best_by_energy.batch_size, found.best_by_rate.batch_size) == (8, 16)
@@ -117,7 +117,7 @@ METERED_RECORDS = [path for kind in ("kinds", "recipes") for path in record_path
 
 
 @pytest.mark.parametrize("path", METERED_RECORDS[::4], ids=lambda path: path.stem)
-def test_a_sample_takes_the_energy_that_the_table_of_its_record_says(path):
+def test_energy_per_sample_matches_the_table_of_its_record(path):
     record = load_record(path)
     power = power_of(record)
 
@@ -150,7 +150,7 @@ def wanted(**more: object) -> Demand:
     return read_demand({"rate": 1500, "slo": 50.0, **more})
 
 
-def test_a_plan_says_its_power_and_its_energy():
+def test_plan_shows_its_power_and_energy():
     found = plan(rows_of(1, 4, 16), wanted())
 
     assert found.energy is not None
@@ -162,21 +162,21 @@ def test_a_plan_says_its_power_and_its_energy():
 
 
 def test_energy_is_of_samples_if_requests_have_several():
-    """A device that never idles takes 400 W: with 4 samples a request a million samples take what they took."""
+    """A busy device draws 400 W: with 4 samples a request, a million samples take the same energy as before."""
     found = plan(rows_of(1, 4, 16), wanted(samples_per_request=4))
 
     assert found.energy is not None
     assert found.energy.kwh_per_million_high == pytest.approx(found.energy.high_w / found.samples_per_s / 3.6)
 
 
-def test_a_record_without_power_says_nothing_of_it():
+def test_plan_without_power_readings_shows_no_power():
     found = plan(without_power(rows_of(1, 4, 16)), wanted())
 
     assert found.energy is None
     assert not {"Power", "Energy"} & dict([*size_answers.summary(found), *size_answers.details(found)]).keys()
 
 
-def test_rows_that_failed_or_tell_no_power_are_left_out():
+def test_failed_rows_and_rows_without_power_are_left_out():
     record = rows_of(1, 4, 16)
     failed = msgspec.structs.replace(record.rows[2], failure=Failure(kind="died", message="killed"))
     one = msgspec.structs.replace(record, rows=(*without_power(record).rows[:1], record.rows[1], failed))

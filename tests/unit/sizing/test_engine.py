@@ -1,4 +1,4 @@
-"""The event engine: what any server keeps to, closed forms, servers' own batches, and the fast path."""
+"""The event engine: invariants of any server, closed forms, real servers' batches, and the fast path."""
 
 import itertools
 import math
@@ -23,19 +23,19 @@ from tputfind.sizing.traffic.stream import Traffic, without_idle
 
 SIZES = [2**power for power in range(10)]
 LINE = ServiceTimes({size: [0.5 * size + 5] for size in SIZES})
-"""A device on which a batch takes 5 ms and half a ms a sample, always."""
+"""A device whose batch always takes 5 ms plus 0.5 ms per sample."""
 EXPONENTIAL = ServiceTimes({1: (-10 * np.log(1 - (np.arange(5000) + 0.5) / 5000)).tolist()})
-"""Batches of one that take 10 ms on average, by the exponential distribution."""
+"""Batches of one with exponentially distributed times of mean 10 ms."""
 CONSTANT = ServiceTimes({1: [10.0]})
 BATCHERS: list[Batcher] = list(PROFILES)
 LONG = Effort(600_000, 4_000_000)
 POISSON = Traffic()
 
-# No request comes at the very moment at which a window ends: who is first then is a matter of chance in a server too.
+# No request arrives exactly at the end of a window: the order is then random in a server too.
 gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
 arrivals = st.lists(gaps_ms, min_size=1, max_size=60).map(lambda gaps: np.array(list(itertools.accumulate(gaps))))
 together = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(lambda gaps: 1.0 + np.cumsum(gaps))
-"""Times of which many are equal, as in bursts."""
+"""Arrival times with many ties, as in bursts."""
 counts, caps, limits = st.integers(1, 4), st.integers(1, 8), st.integers(1, 6)
 waits = st.integers(1, 30).map(lambda halves: halves / 2)
 routings: st.SearchStrategy[Routing] = st.sampled_from(["shared", "random", "least-loaded", "two-choices"])
@@ -48,13 +48,13 @@ def run(times, devices=1, cap=8, service=LINE, *, samples=None, by_events=True, 
 
 
 def batches_of(served: Served) -> list[int]:
-    """Sizes of batches in the order in which they ended; those that end at the same time count as one."""
+    """Return batch sizes in order of completion; batches that end at the same time count as one."""
     done = served.done_ms[np.isfinite(served.done_ms)]
     return [int(count) for count in np.unique(done, return_counts=True)[1]]
 
 
 def simulated(service, kind: tuple[int, int], rate_per_s, traffic=POISSON, **server) -> Outcome:
-    """How a kind, its devices and their largest batch, does."""
+    """Simulate a kind, given by its devices and its largest batch."""
     fleet = Fleet([Kind(*kind, service)], rate_per_s, Server(**server), traffic)
     return simulate(fleet, Goal(50.0, 99.0), LONG, (0,)).outcome
 
@@ -86,7 +86,7 @@ def test_serve_greedily_equals_the_event_engine(times, devices, cap, samples):
 
 @given(arrivals, caps, st.sampled_from(["mosec", "litserve", "ray"]), waits, st.sampled_from([None, (2, 1, 4)]))
 def test_serve_a_lone_device_by_batches_equals_the_event_engine(times, cap, batcher, wait_ms, samples):
-    """No two requests come at the same moment: the event engine then looks at the queue between them."""
+    """No two requests arrive at the same time: the event engine would look at the queue between them."""
     counted = None if samples is None else np.resize(np.array(samples), len(times))
     server = {"batcher": batcher, "delay_ms": wait_ms, "routing": "random"}
     fast = run(times, 1, cap, samples=counted, by_events=False, **server)
@@ -97,7 +97,7 @@ def test_serve_a_lone_device_by_batches_equals_the_event_engine(times, cap, batc
 
 
 def test_simulate_devices_that_fall_in_step_slowly_judges_them_in_step():
-    """Batches of nearly constant length end together after some hundred of them, and requests then wait for longer."""
+    """Batches of nearly constant length synchronise after some hundred batches, and requests then wait longer."""
     kind = Kind(35, 5, ServiceTimes({1: [36.9], 5: [37.8]}))
     times = POISSON.draw(300_000, 1.0, (5,)).times / 3.62
     free_ms = np.random.default_rng(1).uniform(0, 37, 35).tolist()
@@ -114,7 +114,7 @@ def test_simulate_devices_that_fall_in_step_slowly_judges_them_in_step():
 
 @given(arrivals, counts, caps, waits)
 def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
-    """Two kinds that are alike are one, whichever the server."""
+    """For every server, two equal kinds behave like one."""
     for batcher in ("greedy", "triton", "mosec", "litserve"):
         server = Server(batcher, wait_ms)
         one = serve(times, None, [Kind(2 * devices, cap, LINE)], server, free_ms=[0.0] * 2 * devices, seed=(0,))
@@ -126,8 +126,8 @@ def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
 @pytest.mark.parametrize(
     ("batcher", "begins_ms"), [("greedy", 30.0), ("triton", 31.0), ("mosec", 41.0), ("litserve", 40.0), ("ray", 40.0)]
 )
-def test_station_behind_a_busy_device_begins_a_batch_at_its_own_time(batcher, begins_ms):
-    """The device is free at 30 ms, and one request waits since 21. mosec's timer adds a ms."""
+def test_station_with_busy_device_begins_batch_at_batcher_time(batcher, begins_ms):
+    """The device is free at 30 ms, and one request waits since 21. mosec's timer adds 1 ms."""
     kinds = [Kind(1, 8, LINE)]
     served = serve(np.array([21.0]), None, kinds, Server(batcher, 10.0), free_ms=[30.0], seed=(0,))
 
@@ -138,7 +138,7 @@ def test_station_behind_a_busy_device_begins_a_batch_at_its_own_time(batcher, be
     ("batcher", "begins_ms"), [("greedy", 57.0), ("triton", 67.0), ("mosec", 68.0), ("litserve", 60.0), ("ray", 67.0)]
 )
 def test_station_on_an_idle_device_waits_as_its_server_has_it(batcher, begins_ms):
-    """LitServe's windows go by the clock, from when the device was free."""
+    """LitServe's windows follow the clock from the time when the device became free."""
     kinds = [Kind(1, 8, LINE)]
     served = serve(np.array([57.0]), None, kinds, Server(batcher, 10.0), free_ms=[10.0], seed=(0,))
 
@@ -146,7 +146,7 @@ def test_station_on_an_idle_device_waits_as_its_server_has_it(batcher, begins_ms
 
 
 @pytest.mark.parametrize("batcher", BATCHERS[1:])
-def test_station_with_a_full_batch_waits_for_nothing(batcher):
+def test_station_with_a_full_batch_does_not_wait(batcher):
     served = run([50.0, 52.0], cap=2, batcher=batcher, delay_ms=10.0)
 
     assert served.done_ms.tolist() == [58.0, 58.0]
@@ -171,7 +171,7 @@ def test_serve_with_a_limit_answers_or_refuses_each_request(times, devices, cap,
 
 @pytest.mark.parametrize("batcher", ["greedy", "triton"])
 def test_serve_split_and_whole_requests(batcher):
-    """Three requests of two samples, batches up to three: whole ones go one by one, split ones share a batch."""
+    """Three requests of two samples, batches up to three: whole requests go one by one, split ones share a batch."""
     whole = batcher == "triton"
     times, samples = [0.0, 1.0, 2.0], np.array([2, 2, 2])
     served = run(times, cap=3, samples=samples, batcher=batcher, is_whole=whole)
@@ -195,7 +195,7 @@ def test_answers_go_out_one_by_one_while_the_device_goes_on():
 
 
 def erlang_c(devices: int, load: float) -> float:
-    """Return the chance that a request waits in M/M/c."""
+    """Return the probability that a request waits in M/M/c."""
     offered = load * devices
     last = offered**devices / factorial(devices) / (1 - load)
     return last / (sum(offered**state / factorial(state) for state in range(devices)) + last)
@@ -233,7 +233,7 @@ def test_bulk_service_has_the_mean_of_its_closed_form(load):
 
 
 def blocked(devices: int, load: float, places: int) -> float:
-    """Return the share that M/M/c/(c + K) refuses: by Erlang's balance of each state with the next."""
+    """Return the fraction that M/M/c/(c + K) refuses, by Erlang's balance of each state with the next."""
     offered = load * devices
     weights = [offered**state / factorial(state) for state in range(devices + 1)]
     weights += [weights[-1] * load**waiting for waiting in range(1, places + 1)]
@@ -250,7 +250,7 @@ def test_a_full_queue_refuses_as_erlang_has_it(devices, places, load):
 
 @pytest.mark.parametrize("load", [0.7, 1.0, 1.4])
 @pytest.mark.parametrize("batcher", ["greedy", "mosec"])
-def test_a_full_queue_of_constant_service_refuses_as_the_embedded_chain_has_it(load, batcher):
+def test_full_queue_of_constant_service_refuses_like_embedded_chain(load, batcher):
     outcome = simulated(CONSTANT, (1, 1), load * 100, limit=4, batcher=batcher)
 
     assert outcome.refused == pytest.approx(refused_of_constant(load, 4), rel=0.05, abs=0.001)
@@ -260,8 +260,8 @@ SEEN = [
     (10, inf, 15, 60, 205, [1, 1, 16, 11, 16, 11, 4]),
     (10, 8, 15, 60, 205, [1, 8, 8]),
 ]
-"""Requests at even gaps, and the batches that a Triton made of them: PyTriton 0.7.0, one instance, largest batch 16,
-batches of any size take as long."""
+"""Requests at even intervals, and the batches of Triton: PyTriton 0.7.0, one instance, largest batch 16, constant batch
+time."""
 
 
 @pytest.mark.parametrize("seen", SEEN)
@@ -273,8 +273,8 @@ def test_triton_itself_made_the_same_batches(seen):
     assert batches_of(served) == batches
 
 
-def test_a_full_queue_of_triton_lets_a_free_device_wait_for_half_a_second():
-    """The first batch ends at 110 ms, the queue is full since 15, and nothing that is let in wakes the batcher."""
+def test_full_triton_queue_leaves_free_device_idle_for_half_a_second():
+    """The first batch ends at 110 ms, the queue is full since 15, and an accepted request does not wake the batcher."""
     service = ServiceTimes({4: [100.0]})
     served = run([10.0, 15.0, 20.0, 115.0, 200.0], 1, 4, service, batcher="triton", limit=1)
 
@@ -283,8 +283,8 @@ def test_a_full_queue_of_triton_lets_a_free_device_wait_for_half_a_second():
 
 
 @given(arrivals, caps, counts)
-def test_triton_without_a_delay_takes_what_waits(times, cap, devices):
-    """With a limit that is never reached its own class follows it; without one it is the greedy one."""
+def test_triton_without_delay_equals_greedy(times, cap, devices):
+    """With an unreachable limit the Triton class runs; without a limit the greedy one does."""
     greedy = run(times, devices, cap)
 
     assert run(times, devices, cap, batcher="triton").done_ms == pytest.approx(greedy.done_ms)
@@ -308,7 +308,7 @@ def test_without_idle_time_every_latency_is_the_same(gaps, devices, cap, batcher
 
 @pytest.mark.parametrize("burstiness", [0.0, 0.5, 1.0, 2.0])
 def test_a_thinned_queue_is_one_of_a_random_split(burstiness):
-    """The whole fleet, request by request and each to a device by chance, has the latencies of one thinned queue."""
+    """The whole fleet, with each request on a random device, has the latencies of one thinned queue."""
     traffic = Traffic(burstiness)
     kinds, rate_per_s = [Kind(5, 8, LINE)], 3000.0
     one = simulated(LINE, (5, 8), rate_per_s, traffic=traffic, routing="random")
@@ -356,8 +356,8 @@ def test_ray_serve_itself_answers_every_request_at_the_same_time(ray, rate_per_s
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_share_of_late_requests_does_not_follow_how_many_slow_batches_chance_drew(seed):
-    """Of lone requests 1 % take 50 ms: counted plainly, that share would have a standard error of 7 %."""
+def test_late_fraction_does_not_depend_on_number_of_slow_draws(seed):
+    """1 % of lone requests take 50 ms: plain counting would have a standard error of 7 %."""
     service = ServiceTimes({1: [5.0] * 99 + [50.0]})
 
     found = simulate(Fleet([Kind(50, 1, service)], 10.0), Goal(20.0, 99.0), Effort(20_000, 20_000), (seed,)).outcome
@@ -367,7 +367,7 @@ def test_the_share_of_late_requests_does_not_follow_how_many_slow_batches_chance
 
 
 def test_simulate_devices_that_bunch_forgets_how_they_began():
-    """Devices that end their batches together leave a queue that is too long: it takes some twenty batches to come."""
+    """Devices that end their batches together make the queue too long, for about twenty batches."""
     times = service_times_of(load_record(record_path("nvidia-h200/default/efficientnet_b0-fp16.json")))
     fleet = Fleet([Kind(41, 12, times)], 75_000)
 
@@ -377,7 +377,7 @@ def test_simulate_devices_that_bunch_forgets_how_they_began():
 
 
 def test_simulate_latencies_that_fall_for_long_are_measured_later():
-    """Queues that are too long at first shrink for 300 000 requests: p99.9 is 59.7 ms after three million."""
+    """Initially long queues shrink for 300 000 requests: p99.9 is 59.7 ms after three million."""
     times = service_times_of(load_record(RESULTS / "nvidia-h100/default/resnet50-fp16-nhwc.json"))
     fleet = Fleet([Kind(14, 417, times)], 195_000, Server("litserve", 1.0, "two-choices"), Traffic(0.5))
 
@@ -387,7 +387,7 @@ def test_simulate_latencies_that_fall_for_long_are_measured_later():
 
 
 def test_simulate_too_few_excursions_of_the_queue_leaves_the_target_unmet():
-    """Of six million requests 0.4 % are late, in few excursions: of 366 000 none may be."""
+    """0.4 % of six million requests are late, in few excursions: a run of 366 000 may have none."""
     times = service_times_of(load_record(RESULTS / "nvidia-h200/minute/efficientnet_b0-fp16.json"))
     fleet = Fleet([Kind(37, 186, times)], 491_000)
 
@@ -398,7 +398,7 @@ def test_simulate_too_few_excursions_of_the_queue_leaves_the_target_unmet():
 
 
 def test_batches_that_triton_has_ready_are_there_when_latencies_are_measured():
-    """The fleet fills its queues within some fifty batches, and then answers a sixth of the requests too late."""
+    """The fleet fills its queues within about fifty batches, and then answers a sixth of the requests too late."""
     times = service_times_of(load_record(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"), Overheads(0.5, 0.02))
     fleet = Fleet([Kind(79, 256, times)], 605_000, Server("triton", 18.0, "random"))
 

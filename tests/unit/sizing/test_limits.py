@@ -1,4 +1,4 @@
-"""Sizing at the limits of rates, targets, gaps and fleets: it ends, and what it tells is right to the digits shown."""
+"""Sizing at the limits of rates, targets, gaps and fleets: it ends, and its figures are right to the digits shown."""
 
 import warnings
 
@@ -21,7 +21,7 @@ from tputfind.sizing.traffic.stream import without_idle
 
 
 def record(*latencies_ms: float) -> Record:
-    """Batches of 1, 2, 4 and so on that take so long, give or take 1 %."""
+    """Return a record with batches of 1, 2, 4 and so on with these times, within 1 %."""
     rows = []
     for power, latency_ms in enumerate(latencies_ms):
         spans = tuple(latency_ms * (1 + 0.0001 * number) for number in range(100))
@@ -31,7 +31,7 @@ def record(*latencies_ms: float) -> Record:
 
 @pytest.mark.parametrize("rate", [1e-9, 1e-6, 1e-3])
 @pytest.mark.parametrize(("batcher", "routing"), [("greedy", "shared"), ("mosec", "shared"), ("ray", "two-choices")])
-def test_requests_that_are_alone_take_as_long_as_a_batch_of_one_however_rarely_they_come(rate, batcher, routing):
+def test_lone_requests_take_a_batch_of_one_at_any_low_rate(rate, batcher, routing):
     demand = read_demand({"rate": rate, "slo": 100.0, "batcher": batcher, "routing": routing})
     waits_ms = demand.wait_ms + (1 if batcher == "mosec" else 0)
 
@@ -46,14 +46,14 @@ def test_requests_that_are_alone_take_as_long_as_a_batch_of_one_however_rarely_t
     assert done.busy == pytest.approx(rate / 1000 * 6.05 / 2, rel=0.1)
 
 
-def test_idle_time_is_cut_to_what_the_requests_before_can_take():
+def test_idle_time_is_cut_to_time_of_earlier_requests():
     times = without_idle(np.cumsum([1e15, 1.0, 1e15, 1e15]), 10.0, 0.0)
 
     assert times[-1] < 200
     assert np.diff(times)[0] == pytest.approx(1.0)
 
 
-def test_more_devices_than_are_planned_with_are_told_as_what_stopped_the_plan():
+def test_plan_beyond_most_devices_is_refused_with_their_number():
     with pytest.raises(NoPlan, match=r"take 50247500 devices or more by their throughput alone") as refused:
         tputfind.size(record(5.0), rate=1e10, slo=50.0)
 
@@ -61,16 +61,16 @@ def test_more_devices_than_are_planned_with_are_told_as_what_stopped_the_plan():
     assert "10000000 are planned with" in refused.value.message
 
 
-def test_a_search_that_comes_to_the_most_devices_says_so():
-    """By their throughput alone 9.95 million would do. The target is too short for so busy a fleet."""
+def test_search_reaching_most_devices_is_refused_with_advice():
+    """By their throughput alone 9.95 million devices would suffice. The target is too short for so busy a fleet."""
     with pytest.raises(NoPlan, match="not even 10000000 devices, the most that are planned with") as refused:
         tputfind.size(record(5.0), rate=1.98e9, slo=5.06, percentile=90)
 
     assert refused.value.hint == "a lower --rate, or a longer --slo"
 
 
-def test_where_no_number_of_devices_does_that_is_found_out_at_once():
-    """One batch in a hundred takes 100 ms: just as many as may be late, and nobody can say that no more are."""
+def test_unmeetable_target_is_refused_before_any_simulation():
+    """One batch in a hundred takes 100 ms: exactly the allowed late fraction, so the estimate cannot exclude more."""
     spans = (5.0,) * 198 + (100.0,) * 2
     odd = msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
     told: list[str] = []
@@ -87,7 +87,7 @@ def test_where_no_number_of_devices_does_that_is_found_out_at_once():
     assert told == []
 
 
-def test_each_fleet_is_told_before_it_is_simulated():
+def test_each_fleet_is_announced_before_its_simulation():
     told: list[str] = []
 
     answers([record(5.0, 6.0)], read_demand({"rate": 300, "slo": 50.0}), tell=told.append)
@@ -129,7 +129,7 @@ def test_gaps_of_any_length_between_recorded_requests_make_a_plan():
         ({"network": "-1"}, "--network: '-1' is not a duration"),
     ],
 )
-def test_a_value_out_of_bounds_is_told_by_its_option_and_with_what_is_accepted(options, message):
+def test_value_out_of_bounds_is_refused_with_option_and_accepted_values(options, message):
     with pytest.raises(BadRequest) as refused:
         read_demand({"rate": 5, "slo": "50ms"} | options)
 

@@ -1,4 +1,4 @@
-"""Fleets of two kinds of devices: the engine beside another simulation, and the search for the cheapest mix."""
+"""Fleets of two kinds of devices: the engine against another simulation, and the search for the cheapest mix."""
 
 import heapq
 import itertools
@@ -31,10 +31,10 @@ def simulated(kinds: list[Kind], rate_per_s: float, seed: int = 0, target_ms: fl
 
 
 def event_by_event(times, kind_of, caps, batch_ms):
-    """Serve requests as a shared queue does, one event after the other; written apart from the tool's way.
+    """Simulate a shared queue event by event, independently of the tool.
 
-    A device that ends its batch takes what waits, or joins the end of the line of idle devices. A request that comes
-    goes to the head of that line.
+    A device that ends its batch takes waiting requests, or joins the end of the line of idle devices. An arriving
+    request goes to the head of that line.
     """
     events = [(came, 1, number, -1) for number, came in enumerate(times)]
     heapq.heapify(events)
@@ -67,7 +67,7 @@ arrivals = st.lists(gaps_ms, min_size=1, max_size=80).map(lambda gaps: list(iter
 
 
 @given(arrivals, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
-def test_each_request_is_answered_as_an_independent_simulation_says(times, fast, slow, fast_cap, slow_cap):
+def test_mix_answers_requests_like_event_by_event_simulation(times, fast, slow, fast_cap, slow_cap):
     kinds = [Kind(fast, fast_cap, FAST), Kind(slow, slow_cap, SLOW)]
     batch_ms = (lambda size: 0.5 * size + 5, lambda size: 1.5 * max(size, 1) + 8)
 
@@ -92,7 +92,7 @@ def test_a_long_stream_comes_to_the_latencies_of_an_independent_simulation():
 
 @pytest.mark.parametrize("server", [{}, {"routing": "least-loaded"}, {"batcher": "mosec", "delay_ms": 2.0}])
 @pytest.mark.parametrize(("counts", "rate"), [((2, 3), 5500.0), ((60, 40), 110_000.0)])
-def test_a_mix_of_two_equal_kinds_does_what_the_sum_of_them_does(counts, rate, server):
+def test_mix_of_two_equal_kinds_equals_their_sum(counts, rate, server):
     mixed = simulated([Kind(count, 16, FAST) for count in counts], rate, **server).outcome
 
     alike = simulated([Kind(sum(counts), 16, FAST)], rate, **server).outcome
@@ -101,8 +101,8 @@ def test_a_mix_of_two_equal_kinds_does_what_the_sum_of_them_does(counts, rate, s
         assert getattr(mixed, name) == pytest.approx(getattr(alike, name), rel=0.03), name
 
 
-def test_behind_a_random_split_each_device_waits_as_pollaczek_and_khinchine_say():
-    """Batches of one are M/D/1 queues, each with the same load: a mean wait of load x time / (2 (1 - load))."""
+def test_random_split_of_mix_waits_by_pollaczek_khinchine():
+    """Batches of one are M/D/1 queues of equal utilization ρ: the mean wait is ρ x time / (2 (1 - ρ))."""
     kinds, rate = [Kind(2, 1, FAST), Kind(3, 1, SLOW)], 500.0
     found = simulated(kinds, rate, routing="random")
 
@@ -115,7 +115,7 @@ def test_behind_a_random_split_each_device_waits_as_pollaczek_and_khinchine_say(
     assert found.outcome.utilization == pytest.approx(load)
 
 
-def test_above_256_devices_a_cell_with_the_proportions_of_the_kinds_is_simulated():
+def test_mix_above_256_devices_is_simulated_in_a_proportional_cell():
     whole = simulated([Kind(200, 16, FAST), Kind(100, 8, SLOW)], 400_000.0)
     half = simulated([Kind(100, 16, FAST), Kind(50, 8, SLOW)], 200_000.0)
 
@@ -125,7 +125,7 @@ def test_above_256_devices_a_cell_with_the_proportions_of_the_kinds_is_simulated
 
 
 def record(slope_ms: float, intercept_ms: float, largest: int, name: str) -> Record:
-    """A record of a device on which batches take this long, give or take 5 %."""
+    """Return a record of a device with these batch times, within 5 %."""
     made, rows = example(), []
     for size in (2**power for power in range(largest.bit_length())):
         spans = tuple((intercept_ms + slope_ms * size) * (0.95 + 0.001 * number) for number in range(100))
@@ -159,7 +159,7 @@ def kinds_of(counts, caps):
 
 @pytest.mark.long
 @pytest.mark.parametrize("routing", ["shared", "random"])
-def test_the_mix_that_is_found_meets_the_target_under_other_streams_and_is_the_cheapest_of_all(routing):
+def test_mix_meets_target_under_other_streams_and_is_cheapest(routing):
     mix = found(wanted(routing=routing))
 
     assert isinstance(mix, Mix)
@@ -181,7 +181,7 @@ def test_the_mix_that_is_found_meets_the_target_under_other_streams_and_is_the_c
 
 
 @pytest.mark.long
-def test_the_cost_of_the_best_never_falls_as_a_price_rises_and_what_costs_too_much_is_never_taken():
+def test_best_cost_never_falls_as_a_price_rises():
     alone = [plan(one, wanted()).outcome.devices for one in (LARGE, SMALL)]
     costs = []
     for small in (0.9, 1.3, 1.5, 1e9):

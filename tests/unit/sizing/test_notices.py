@@ -1,4 +1,4 @@
-"""What stands beside a plan: what the record, or what was asked, leaves open."""
+"""Notices of a plan: uncertainties of the record or of the request."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ FIGURES = (
 
 
 def record(*rows: tuple[int, int], transfer: str = "both") -> Record:
-    """Batch sizes, each with so many latencies."""
+    """Return a record with this number of latencies per batch size."""
     made = example()
     return msgspec.structs.replace(
         made,
@@ -34,7 +34,7 @@ def in_three_processes(size: int, count: int) -> Row:
 
 
 def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list[Notice]:
-    """What is told of a plan, but for whether the cap was measured, which has a test of its own."""
+    """Return the notices of a plan, except for an unmeasured cap, which has its own test."""
     return [notice for notice in every(one, cap, largest, **options) if notice.kind != "interpolated_cap"]
 
 
@@ -43,12 +43,12 @@ def every(one: Record, cap: int, largest: int, **options: object) -> list[Notice
     return list(notices(one, outcome, largest, read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **options})))
 
 
-def test_where_nothing_is_left_open_nothing_is_told():
+def test_sound_record_gives_no_notices():
     assert told(record((1, 1000), (4, 1000), (8, 10))) == []
 
 
-def test_sizes_with_fewer_latencies_than_the_percentile_takes_are_told():
-    """Those of the cap count, and those beyond it do not."""
+def test_sizes_with_fewer_latencies_than_percentile_needs_are_reported():
+    """Sizes up to the cap count; larger ones do not."""
     assert told(record((1, 100), (2, 99), (4, 50), (8, 10)), cap=4) == [
         Notice(
             kind="few_latency_samples",
@@ -66,7 +66,7 @@ def test_a_record_of_one_process_leaves_open_how_processes_differ():
     assert [notice.kind for notice in told(once)] == ["one_process"]
 
 
-def test_sizes_with_too_few_latencies_for_a_distribution_are_among_those_with_few():
+def test_sizes_without_a_distribution_are_among_those_with_few_latencies():
     one = record((1, 1000), (2, 9), (4, 1000), (8, 9))
 
     assert [(notice.seen, notice.cause) for notice in told(one)] == [
@@ -94,7 +94,7 @@ def test_sizes_that_failed_are_no_sizes_with_few_latencies():
         ("smaller_at_once", (1,), False),
     ],
 )
-def test_what_a_record_says_of_the_time_of_sizes_in_use_is_told_again_without_them(kind, sizes, is_told):
+def test_record_notices_on_sizes_in_use_are_repeated_without_sizes(kind, sizes, is_told):
     said = Notice(kind=kind, seen="seen", cause="cause", advice="advice", batch_sizes=sizes)
 
     found = told(msgspec.structs.replace(record((1, 1000), (4, 1000), (8, 1000)), notices=(said,)), cap=4)
@@ -102,7 +102,7 @@ def test_what_a_record_says_of_the_time_of_sizes_in_use_is_told_again_without_th
     assert found == ([msgspec.structs.replace(said, batch_sizes=())] if is_told else [])
 
 
-def test_a_record_that_was_cut_short_is_told():
+def test_cut_short_record_gives_interrupted_notice():
     assert told(msgspec.structs.replace(record((1, 1000)), finished=None)) == [
         Notice(
             kind="interrupted",
@@ -113,7 +113,7 @@ def test_a_record_that_was_cut_short_is_told():
     ]
 
 
-def test_a_cap_that_is_the_largest_measured_is_told():
+def test_cap_at_largest_measured_batch_is_reported():
     assert told(record((1, 1000)), cap=8) == [
         Notice(
             kind="largest_measured",
@@ -124,7 +124,7 @@ def test_a_cap_that_is_the_largest_measured_is_told():
     ]
 
 
-def test_a_cap_that_was_not_measured_is_told():
+def test_cap_between_measured_sizes_is_reported():
     one = record((1, 1000), (4, 1000), (8, 1000))
 
     (between,) = every(one, 6, 8)
@@ -133,7 +133,7 @@ def test_a_cap_that_was_not_measured_is_told():
     assert every(one, 4, 8) == []
 
 
-def test_times_without_copies_are_told_where_there_is_something_to_copy():
+def test_times_without_copies_are_reported_except_on_the_host():
     one = record((1, 1000), transfer="none")
 
     assert told(one) == [
@@ -157,7 +157,7 @@ def test_figures_without_an_overhead_say_so_with_the_presets():
 
 
 @pytest.mark.parametrize("given", [{"batcher": "ray"}, {"max_ongoing": 5}])
-def test_a_limit_on_ongoing_requests_is_told_with_twice_the_batch(given):
+def test_limit_on_ongoing_requests_is_reported_with_twice_the_batch(given):
     (notice,) = told(record((1, 1000)), cap=5, **given)
 
     assert (notice.kind, notice.seen) == (

@@ -1,4 +1,4 @@
-"""What a server adds, found in logs of one that this file simulates by itself, with overheads that are known."""
+"""Overheads of a server, estimated from logs of a simulated server whose overheads are known."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ def asked(**more):
 
 
 def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = False, slower: float = 1.0) -> Log:
-    """What a server that takes all that waits does, with overheads; its answers scatter on their way."""
+    """Return the log of a greedy server with overheads; its answers have random delays in transit."""
     service, chance = service_times_of(record), np.random.default_rng(seed)
     curves = {size: service.curve_ms(size) for size in range(1, CAP + 1)}
     sent_ms = np.cumsum(chance.exponential(1000 / rate_per_s, count))
@@ -45,7 +45,7 @@ def log(record, rate_per_s: float, count: int, seed: int, *, batches: bool = Fal
 
 
 def real_logs(server: str, *, batches: bool) -> list[Log]:
-    """The answers of a server on an H200, under 10, 50 and 85 % of its load."""
+    """Return the logs of a server on an H200, at 10, 50 and 85 % utilization."""
     logs = []
     with np.load(record_path(f"nvidia-h200/serving/{server}-vit_l_16-fp32.npz")) as file:
         for load in ("0.1", "0.5", "0.85"):
@@ -56,7 +56,7 @@ def real_logs(server: str, *, batches: bool) -> list[Log]:
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_logs_of_light_and_half_load_tell_the_overheads_and_the_latencies_of_a_heavy_one(record, batches):
+def test_logs_of_light_and_half_load_predict_heavy_load(record, batches):
     logs = [log(record, LIGHT, 1200, 1, batches=batches), log(record, HALF, 4000, 2, batches=batches)]
     found = calibration_of(record, asked(), [*logs, log(record, HEAVY, 6000, 3)]).observed
 
@@ -73,7 +73,7 @@ def test_logs_of_light_and_half_load_tell_the_overheads_and_the_latencies_of_a_h
     assert heavy.observed.p99_ms == pytest.approx(np.quantile(log(record, HEAVY, 6000, 3).latency_ms[600:], 0.99))
 
 
-def test_a_server_that_adds_nothing_is_found_to_add_little(record):
+def test_log_without_overheads_at_light_load_is_refused(record):
     service = service_times_of(record)
     sent_ms = np.arange(3000) * 15.0
     alone = Log("even", sent_ms, sent_ms + service.mean_ms(1))
@@ -110,7 +110,7 @@ def test_times_in_milliseconds_are_refused_as_too_light_a_load(record):
     assert refused.value.hint.endswith("times are in seconds")
 
 
-def test_what_passes_on_the_way_comes_off_the_target_with_the_network(record):
+def test_transit_time_is_subtracted_from_target_with_network(record):
     logs = [log(record, HALF, 3000, 2, batches=True)]
     found = calibration_of(record, asked(), logs)
     demand = with_estimate(asked(network="3ms"), found.estimate)
@@ -121,7 +121,7 @@ def test_what_passes_on_the_way_comes_off_the_target_with_the_network(record):
         with_estimate(asked(network="4.5ms", slo="5ms"), found.estimate)
 
 
-def test_a_plan_holds_what_logs_tell_and_its_range_what_they_leave_open(record):
+def test_plan_uses_logged_overheads_and_its_range_their_uncertainty(record):
     logs = [log(record, HALF, 4000, 2)]
     (found,) = answers([record], asked(), logs=logs).plans
 
@@ -131,7 +131,7 @@ def test_a_plan_holds_what_logs_tell_and_its_range_what_they_leave_open(record):
     assert "copies" not in [notice.kind for notice in found.notices]
 
 
-def test_a_model_that_runs_slower_than_by_the_record_is_told(record):
+def test_model_slower_than_its_record_is_reported(record):
     slow = [log(record, HALF / 1.5, 3000, 2, batches=True, slower=1.5)]
     fit = calibration_of(record, asked(), slow)
 
@@ -153,7 +153,7 @@ def test_rows_are_sorted_and_times_count_from_the_first():
 
 @pytest.mark.parametrize(("batches", "off"), [(False, 0.1), (True, 0.03)])
 @pytest.mark.parametrize("server", ["mosec", "litserve"])
-def test_logs_of_real_servers_tell_the_latencies_of_a_load_that_they_were_not_fitted_at(record, server, batches, off):
+def test_logs_of_real_servers_predict_an_unfitted_load(record, server, batches, off):
     found = calibration_of(record, asked(batcher=server, delay=5.0), real_logs(server, batches=batches)).observed
 
     *_, heavy = found.runs

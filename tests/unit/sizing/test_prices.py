@@ -1,4 +1,4 @@
-"""Prices of devices: read from a table or given by Python code, and refused in words."""
+"""Prices of devices: read from a table or given by Python code, and refused with a message."""
 
 import msgspec
 import pytest
@@ -41,7 +41,7 @@ def test_prices_are_read_by_the_names_of_their_columns():
         ([(1, ["device", "source"])], "line 1: the header is 'device,source'; it has device, price_per_hour, currency"),
     ],
 )
-def test_a_table_that_is_not_one_of_prices_is_told_by_its_line(rows, message):
+def test_malformed_price_table_is_refused_with_its_line(rows, message):
     with pytest.raises(ValueError) as refused:
         read_prices(rows)
 
@@ -98,7 +98,7 @@ def test_a_table_may_hold_so_many_prices_and_no_more(monkeypatch):
         (("NVIDIA  L40S", "L40S-48GB"), "NVIDIA  L40S"),
     ],
 )
-def test_the_price_of_a_device_is_that_of_most_of_its_name_in_whole_words(devices, found):
+def test_price_of_device_is_longest_match_in_whole_words(devices, found):
     prices = [Price(device=device, price_per_hour=1.0, currency="EUR") for device in devices]
     one = example()
     environment = msgspec.structs.replace(one.environment, device_name="NVIDIA L40S 48GB")

@@ -1,4 +1,4 @@
-"""What plans promise of each other holds on real records, whose rows are noisy, and for tight targets.
+"""Promises of plans about each other hold on real records with noisy rows, and for tight targets.
 
 ``benchmarks/promises.py`` tries all records.
 """
@@ -21,7 +21,7 @@ CASES = [
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.name}-{case.target:g}")
-def test_plans_keep_what_they_promise_of_each_other(case):
+def test_plans_keep_their_promises_about_each_other(case):
     assert [f"{each.promise}: {each.seen}" for each in told(case) if not each.kept] == []
 
 
@@ -30,8 +30,8 @@ def test_there_are_records_of_many_models_to_try():
 
 
 @pytest.mark.long
-def test_least_finds_the_best_batch_limit_though_late_requests_hardly_fall_with_more_devices():
-    """1 % of the large batches are too slow: with most batch limits it takes 45 to 70 devices, and 42 with the best."""
+def test_least_finds_best_batch_limit_with_flat_late_fraction():
+    """1 % of the large batches are too slow: most batch limits take 45 to 70 devices, and the best takes 42."""
     record = load_record(record_path("nvidia-h200/default/efficientnet_b0-fp16.json"))
 
     found = Search(record, read_demand({"rate": 75_000, "slo": 7.02, "seed": 2})).least()

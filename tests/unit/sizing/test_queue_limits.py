@@ -1,4 +1,4 @@
-"""Queues with a limit and the delay that is looked for, in plans."""
+"""Queues with a limit, and the delay of batches, in plans."""
 
 from math import inf
 
@@ -17,7 +17,7 @@ from tputfind.sizing.planner.question import read_demand
 
 
 def record(*latencies_ms: float) -> Record:
-    """Batches of 1, 2, 4 and so on that take so long, give or take 1 %."""
+    """Return a record with batches of 1, 2, 4 and so on with these times, within 1 %."""
     rows = []
     for power, latency_ms in enumerate(latencies_ms):
         spans = tuple(latency_ms * (1 + 0.0001 * number) for number in range(100))
@@ -25,7 +25,7 @@ def record(*latencies_ms: float) -> Record:
     return msgspec.structs.replace(example(), rows=tuple(rows), notices=())
 
 
-def test_a_fleet_that_is_asked_too_much_refuses_the_rest_and_its_latency_stays():
+def test_overloaded_fleet_refuses_excess_and_its_latency_is_bounded():
     found = answers([record(10.0)], read_demand({"rate": 150, "slo": 100.0, "devices": 1, "max_queue": 4}))
 
     (plan,) = found.plans
@@ -40,7 +40,7 @@ def test_a_fleet_that_is_asked_too_much_refuses_the_rest_and_its_latency_stays()
 
 
 def test_requests_that_are_refused_count_as_late():
-    """All that are answered are in time; whether the target is met is for how many are refused."""
+    """All answers are in time, so the number of refused requests decides whether the target is met."""
     held = [
         tputfind.size(record(10.0), rate=60, slo=1000, devices=1, max_queue=most, percentile=percentile)[0]
         for most, percentile in ((1, 99), (1, 70), (30, 99))
@@ -51,7 +51,7 @@ def test_requests_that_are_refused_count_as_late():
     assert held[0].outcome.goodput_per_s == pytest.approx(60 * (1 - held[0].outcome.refused))
 
 
-def test_where_a_tenth_may_be_refused_fewer_devices_are_enough_than_keep_up():
+def test_allowed_refusals_need_fewer_devices_than_full_throughput():
     (limited,) = tputfind.size(record(10.0), rate=1050, slo=200, percentile=90, max_queue=20)
     (without,) = tputfind.size(record(10.0), rate=1050, slo=200, percentile=90)
 
@@ -60,7 +60,7 @@ def test_where_a_tenth_may_be_refused_fewer_devices_are_enough_than_keep_up():
     assert 0 < limited.outcome.refused < 0.1
 
 
-def test_a_plan_tells_what_is_refused_and_by_which_setting():
+def test_plan_shows_refused_fraction_and_its_setting():
     found = answers([record(5.0, 6.0)], read_demand({"rate": 600, "slo": 50.0, "batcher": "triton", "max_queue": 40}))
 
     lines = dict(details(found.plans[0]))
@@ -74,7 +74,7 @@ def test_a_plan_tells_what_is_refused_and_by_which_setting():
     assert written["outcome"]["refused"] == found.plans[0].outcome.refused
 
 
-def test_a_target_that_a_lone_request_just_meets_is_refused_before_anything_is_simulated():
+def test_target_barely_met_by_lone_request_is_refused_before_simulation():
     spans = (5.0,) * 99 + (9.0,)
     odd = msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
     told_: list[str] = []

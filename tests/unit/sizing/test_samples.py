@@ -1,4 +1,4 @@
-"""Requests of several samples: served as a plain account of events has them, and planned for."""
+"""Requests of several samples: simulated like a plain event list, and planned for."""
 
 import itertools
 import math
@@ -37,12 +37,12 @@ def wanted(**more: object) -> Demand:
 
 
 def record() -> Record:
-    """Return the record of that device."""
+    """Return the record of the device."""
     rows = tuple(Row(batch_size=size, timings=(Timing(latency_ms=(5 + 0.5 * size,) * 100),)) for size in SIZES)
     return msgspec.structs.replace(example(), rows=rows, notices=())
 
 
-# No request comes at the very moment of another event: who is first then is a matter of chance in a server too.
+# No request arrives exactly at another event: the order is then random in a server too.
 gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
 arrivals = st.lists(gaps_ms, min_size=1, max_size=40).map(lambda gaps: list(itertools.accumulate(gaps)))
 requests = arrivals.flatmap(
@@ -54,10 +54,10 @@ devices = st.integers(1, 4)
 
 
 def followed(times, counts, devices, cap, *, whole):
-    """Serve requests event by event, written without the engine: return when each is answered.
+    """Simulate a queue event by event, independently of the engine; return the answer time of each request.
 
-    The queue is a plain list of items. At each event every idle device takes the first ones that fit, the one that has
-    been idle for the longest first.
+    The queue is a plain list of items. At each event every idle device takes the first items that fit; the device that
+    has been idle for longest goes first.
     """
     queue, idle = [], list(range(devices))
     free, running = [0.0] * devices, [None] * devices
@@ -119,8 +119,8 @@ def simulated(service: ServiceTimes, cap: int, rate_per_s: float, **given: objec
     return simulate(fleet, demand.goal, Effort(400_000, 3_000_000), (0,)).outcome
 
 
-def test_with_batches_of_one_a_request_is_answered_after_all_its_samples_one_by_one():
-    """A request that waits takes as long as its samples: M/G/1, whose mean Pollaczek and Khinchine give."""
+def test_split_request_is_answered_after_its_samples_as_m_g_1():
+    """The service time of a request is that of its samples: M/G/1, with the mean wait of Pollaczek and Khinchine."""
     found = simulated(ServiceTimes({1: [5.0]}), 1, 60.0, samples_per_request="1:0.5,3:0.3,6:0.2")
 
     mean_ms, square_ms2 = 5 * 2.6, 25 * (0.5 + 0.3 * 9 + 0.2 * 36)
@@ -130,10 +130,10 @@ def test_with_batches_of_one_a_request_is_answered_after_all_its_samples_one_by_
     assert found.busy == pytest.approx(load, rel=0.02)
 
 
-def test_the_wait_of_equal_requests_that_are_split_is_that_of_batch_arrivals():
-    """M^X/D/1 with X = 4: a sample waits rho D / 2 (1 - rho) behind other requests' work and (X - 1) D / 2 for its own.
+def test_split_equal_requests_wait_like_batch_arrivals():
+    """M^X/D/1 with X = 4: a sample waits rho D / 2 (1 - rho) for other requests and (X - 1) D / 2 for its own.
 
-    Its request is answered with its last one.
+    Its request is answered with its last sample.
     """
     found = simulated(ServiceTimes({1: [5.0]}), 1, 40.0, samples_per_request=4)
 
@@ -146,7 +146,7 @@ def test_the_wait_of_equal_requests_that_are_split_is_that_of_batch_arrivals():
 @pytest.mark.parametrize("given", [{}, WHOLE])
 @pytest.mark.parametrize("load", [0.2, 0.6])
 def test_without_a_batch_limit_the_mean_latency_is_that_in_closed_form(given, load):
-    """Split or whole, all that waits is one batch."""
+    """Split or whole, all waiting samples form one batch."""
     service = ServiceTimes({1: [5.5], 4096: [5 + 0.5 * 4096]})
     rate_per_s = 1000 * load / 0.5 / 1.6
 
@@ -158,7 +158,7 @@ def test_without_a_batch_limit_the_mean_latency_is_that_in_closed_form(given, lo
 
 
 @pytest.mark.parametrize("cap", [5, 8, 16])
-def test_a_utilization_of_one_is_what_devices_do_that_always_have_full_batches(cap):
+def test_utilization_of_one_is_rate_with_always_full_batches(cap):
     demand = wanted(batcher="triton", samples_per_request="1:0.3,3:0.4,5:0.3")
     service = service_times_of(record(), traffic=demand.traffic, is_whole=True)
     counts = demand.traffic.draw(30_000, 1.0, (5,)).sizes
@@ -188,7 +188,7 @@ def test_requests_that_all_have_one_sample_are_planned_for_as_before():
         {"batcher": "mosec", "delay": "4ms", "routing": "least-loaded", "max_queue": 500},
     ],
 )
-def test_a_plan_is_for_the_samples_and_other_streams_meet_its_target_too(given):
+def test_plan_counts_samples_and_meets_target_under_other_streams(given):
     found = planned(samples_per_request=MIXED, **given)
 
     assert found.samples_per_s == pytest.approx(480)
@@ -219,8 +219,8 @@ def test_a_request_that_no_batch_takes_is_refused(given, said):
     assert said in refused.value.message
 
 
-def test_a_whole_request_that_is_late_even_alone_is_told_with_the_shortest_target():
-    """Of 2 % with 32 samples, which take 21 ms, half are beyond the percentile."""
+def test_late_whole_request_is_refused_with_the_shortest_target():
+    """2 % of requests have 32 samples, which take 21 ms; half of them are beyond the percentile."""
     with pytest.raises(NoPlan) as refused:
         planned(slo="20ms", samples_per_request="1:0.98,32:0.02", **WHOLE)
 
@@ -228,7 +228,7 @@ def test_a_whole_request_that_is_late_even_alone_is_told_with_the_shortest_targe
 
 
 def test_rules_of_thumb_are_for_samples():
-    """Requests of 4 up to a batch of 64: batches of 64 do 1.73 samples a ms."""
+    """Requests of 4 samples in batches of up to 64: batches of 64 do 1.73 samples per ms."""
     rules = planned(rate=1000, samples_per_request=4, **WHOLE).rules
 
     assert rules.full_batches == math.ceil(4 / (64 / 37)) == 3
@@ -246,7 +246,7 @@ def test_with_a_price_a_million_samples_cost_less_than_a_million_requests():
     assert "a million samples" in costs
 
 
-def test_a_plan_tells_the_samples_in_every_form():
+def test_plan_shows_samples_in_every_form():
     found = planned(samples_per_request=MIXED, batcher="triton")
 
     told = dict(details(found))["Requests"]

@@ -1,4 +1,4 @@
-"""The search for the least fleet, over simulations that answer as they are told to."""
+"""The search for the smallest fleet, with simulations of given outcomes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ from tputfind.sizing.planner.search import LATE_REQUESTS, Search, least_number
 TARGET_MS = 30.0
 MOST = 10_000_000
 Tail = Callable[[int, int, float], float]
-"""The percentile of a fleet, by its devices, its batch limit and its rate."""
+"""The percentile latency of a fleet in ms, by its devices, its batch limit and its rate."""
 
 
 def record(batches_ms: dict[int, float] | None = None) -> Record:
-    """Batches that always take as long: of 5 ms and half a ms a sample, unless given."""
+    """Return a record of constant batch times: 5 ms plus 0.5 ms per sample, unless given."""
     rows = []
     for size, batch_ms in (batches_ms or {size: 5 + 0.5 * size for size in (1, 2, 4)}).items():
         spans = (batch_ms,) * 100
@@ -35,9 +35,9 @@ def wanted(rate: float = 1.0, slo: float = TARGET_MS, **more: object) -> Demand:
 
 
 class Simulations:
-    """What was simulated, each with its effort; every fleet has the percentile that it is given, or is undecided.
+    """Records simulations with their effort; each fleet has the given percentile, or is undecided.
 
-    Half of the requests are late if it misses the target, and none if it meets it. ``late`` says otherwise, by devices.
+    Half of the requests are late if it misses the target, and none if it meets it. ``late`` overrides this by devices.
     """
 
     def __init__(self, tail: Tail, undecided: tuple[int, ...] = (), late: Sequence[float] | None = None) -> None:
@@ -70,7 +70,7 @@ class Simulations:
         return Simulated(outcome, [Counter({cap: 1})], inf, [1.0])
 
     def tried(self) -> list[int]:
-        """Numbers of devices, in the order in which they were first simulated."""
+        """Return the numbers of devices in the order of their first simulation."""
         return list(dict.fromkeys(devices for devices, *_ in self.made))
 
 
@@ -86,12 +86,12 @@ def simulated(monkeypatch):
 
 
 def from_devices(number: int) -> Tail:
-    """The target is met by so many devices or more."""
+    """Return a function: the target is met from this number of devices on."""
     return lambda devices, cap, rate: 2.0 if devices >= number else 40.0
 
 
 @pytest.mark.parametrize("number", [*range(1, 36), 300, 498])
-def test_least_number_is_found_in_few_steps_and_nothing_is_simulated_twice(simulated, number):
+def test_least_number_is_found_in_few_steps_without_repeats(simulated, number):
     simulations = simulated(from_devices(number))
 
     search = Search(record(), wanted())
@@ -104,7 +104,7 @@ def test_least_number_is_found_in_few_steps_and_nothing_is_simulated_twice(simul
 
 
 @pytest.mark.parametrize("number", [501, 5000, 123_456, MOST - 1, MOST])
-def test_from_five_hundred_devices_on_the_least_number_is_found_to_four_in_a_thousand(simulated, number):
+def test_least_number_from_500_devices_is_within_four_per_thousand(simulated, number):
     simulated(from_devices(number))
 
     search = Search(record(), wanted())
@@ -117,7 +117,7 @@ def test_from_five_hundred_devices_on_the_least_number_is_found_to_four_in_a_tho
     assert fewer.verdict == "misses"
 
 
-def test_after_many_more_devices_that_do_not_help_the_most_are_tried_next(simulated):
+def test_many_useless_devices_lead_directly_to_the_most(simulated):
     simulations = simulated(from_devices(MOST + 1))
 
     with pytest.raises(NoPlan) as refused:
@@ -132,7 +132,7 @@ def test_after_many_more_devices_that_do_not_help_the_most_are_tried_next(simula
 
 
 def test_search_begins_with_the_devices_that_the_throughput_takes(simulated):
-    """The fourfold batch is slower than two of two, of which a device does 364 in a second."""
+    """A batch of four is slower than two batches of two; a device does 364 of the latter in a second."""
     simulations = simulated(from_devices(3))
 
     found = plan(record({1: 5.0, 2: 5.5, 4: 20.0}), wanted(1000))
@@ -153,7 +153,7 @@ def test_the_most_devices_may_just_do_by_their_throughput(simulated):
 
 
 @pytest.mark.parametrize("best", [1, 7, 23, 57])
-def test_any_batch_limit_may_win_and_not_only_measured_ones(simulated, best):
+def test_any_batch_limit_may_win_even_unmeasured_ones(simulated, best):
     """Two devices suffice with batch limits within 8 % of the best one."""
     simulated(lambda devices, cap, rate: 20.0 + 10 * abs(cap / best - 1) if devices < 4 else 2.0)
     search = Search(record({1: 3.3, 256: 79.8}), wanted(slo=20.8))
@@ -164,7 +164,7 @@ def test_any_batch_limit_may_win_and_not_only_measured_ones(simulated, best):
     assert abs(found.batch_cap / best - 1) <= 0.08
 
 
-def test_batch_limits_end_at_the_given_one_and_at_the_largest_within_the_target():
+def test_batch_limits_end_at_given_one_and_largest_within_target():
     largest = [
         Search(record({1: 3.3, 256: 79.8}), wanted(**given)).caps[-1]
         for given in ({}, {"max_batch_size": 50}, {"max_ongoing": 40}, {"slo": 5.0}, {"slo": 35.0, "network": 5.0})
@@ -183,7 +183,7 @@ def test_batch_limits_end_at_the_given_one_and_at_the_largest_within_the_target(
         ({1: 29.0}, {"overhead": "2ms+0.5ms"}, "take up to 31.5 ms, and the target is 30 ms", "31.5ms"),
     ],
 )
-def test_a_request_that_is_late_even_alone_is_told_with_the_shortest_target(batches_ms, given, message, hint):
+def test_late_lone_request_is_refused_with_the_shortest_target(batches_ms, given, message, hint):
     with pytest.raises(NoPlan) as refused:
         plan(record(batches_ms), wanted(**given))
 
@@ -219,7 +219,7 @@ def test_the_batch_limit_that_bears_more_traffic_best_is_taken(simulated):
 
 
 def test_batch_limits_with_which_a_device_cannot_keep_up_are_not_tried(simulated):
-    """Batches of one do just the 200 requests that come in a second, and no more."""
+    """Batches of one serve exactly the 200 requests that come in a second."""
     simulations = simulated(from_devices(1))
 
     Search(record({1: 5.0, 2: 6.0}), wanted(200)).least()
@@ -238,7 +238,7 @@ def test_undecided_fleets_do_not_count_as_meeting_and_count_in_the_range(simulat
 
 
 def test_undecided_fleets_far_from_the_target_are_judged_for_longer(monkeypatch, simulated):
-    """Four devices are undecided, until they are judged for longer, and three miss the target."""
+    """Four devices are undecided until the judgement is repeated for longer, and three miss the target."""
     usual = simulated(from_devices(4))
     most = list[float]()
 
@@ -267,7 +267,7 @@ def test_with_spare_devices_the_target_is_met_with_as_many_gone(simulated):
 
 
 def test_utilization_stays_at_the_allowed_one_or_below(simulated):
-    """Batches of 4 take 7 ms: a device does 571 of them in a second at the most."""
+    """Batches of 4 take 7 ms: a device does at most 571 samples in a second."""
     simulated(from_devices(1))
 
     found = [plan(record(), wanted(1000, max_utilization=share)).outcome for share in (0.99, 0.6, 0.3)]
@@ -276,7 +276,7 @@ def test_utilization_stays_at_the_allowed_one_or_below(simulated):
     assert all(outcome.utilization <= share for outcome, share in zip(found, (0.99, 0.6, 0.3), strict=True))
 
 
-def test_given_devices_are_told_whether_they_meet_the_target(simulated):
+def test_plan_of_given_devices_shows_whether_they_meet_target(simulated):
     simulated(from_devices(3))
 
     few, enough = (plan(record(), wanted(devices=number)) for number in (2, 3))
@@ -285,7 +285,7 @@ def test_given_devices_are_told_whether_they_meet_the_target(simulated):
     assert (enough.holds, enough.outcome.devices, enough.fewer.devices) == (True, 3, 2)
 
 
-def test_each_simulation_is_told_of_before_it_is_made(simulated):
+def test_each_simulation_is_announced_before_it_runs(simulated):
     simulations = simulated(from_devices(2))
     told: list[str] = []
 
@@ -311,7 +311,7 @@ def test_least_number_from_any_start(start, least):
         ([0.0095 * (31 / max(1, devices)) ** 10 for devices in range(100)], None),
     ],
 )
-def test_number_that_hangs_on_the_allowed_share_of_late_requests_is_told(simulated, late, seen):
+def test_number_sensitive_to_allowed_late_fraction_is_reported(simulated, late, seen):
     simulated(lambda devices, cap, rate: 2.0 if late[min(devices, 99)] <= 0.01 else 32.0, (), late)
 
     told = [notice for notice in plan(record(), wanted(network=10, slo=40.0)).notices if notice.kind == "on_edge"]
@@ -319,7 +319,7 @@ def test_number_that_hangs_on_the_allowed_share_of_late_requests_is_told(simulat
     assert [notice.seen for notice in told] == ([] if seen is None else [seen])
 
 
-def test_edge_counts_spare_devices_and_says_what_a_longer_target_takes(simulated):
+def test_edge_notice_counts_spare_devices_and_devices_at_longer_target(simulated):
     late = [0.5] * 17 + [0.0105] * 14 + [0.006] * 69
     simulated(lambda devices, cap, rate: 2.0 if devices >= 31 else 32.0 if devices >= 12 else 99.0, (), late)
 

@@ -1,4 +1,4 @@
-"""Plans beside a second simulator, which was written from the servers' sources and shares no code with the first."""
+"""Plans compared with a second simulator, written from the servers' sources without shared code."""
 
 import pytest
 from support.second_plans import NEAR, PLANS, compared, planned
@@ -11,7 +11,7 @@ def test_a_second_simulator_agrees_with_the_plan(name, options):
 
     demand = both.plan.demand
     if demand.batcher == "triton" and demand.wait_ms > 0 and demand.routing != "shared":
-        # The second simulator makes no batches ahead, as Triton does: its requests can only be sooner answered.
+        # The second simulator prepares no batches ahead, unlike Triton: its answers can only come sooner.
         assert both.apart <= NEAR + both.by_chance, f"{both.apart:+.1%}"
     else:
         assert both.agrees, f"{both.apart:+.1%}"

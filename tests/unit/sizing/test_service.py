@@ -1,4 +1,4 @@
-"""How long a batch takes, from samples that are noisy."""
+"""Batch times from noisy samples."""
 
 import msgspec
 import numpy as np
@@ -15,7 +15,7 @@ measured = st.dictionaries(st.integers(1, 64), times_ms, min_size=1, max_size=8)
 
 
 @given(measured)
-def test_neither_a_larger_batch_nor_a_higher_quantile_takes_less_time(samples_ms):
+def test_service_time_never_falls_with_batch_size_or_quantile(samples_ms):
     curves = np.stack([ServiceTimes(samples_ms).curve_ms(size) for size in sorted(samples_ms)])
 
     assert np.all(np.diff(curves, axis=0) >= -1e-9)
@@ -23,7 +23,7 @@ def test_neither_a_larger_batch_nor_a_higher_quantile_takes_less_time(samples_ms
 
 
 @given(measured)
-def test_pooling_moves_time_from_one_batch_size_to_another_and_makes_none(samples_ms):
+def test_pooling_preserves_total_time_across_batch_sizes(samples_ms):
     sizes = sorted(samples_ms)
     weights = [len(samples_ms[size]) for size in sizes]
     pooled = [ServiceTimes(samples_ms).mean_ms(size) for size in sizes]
@@ -42,8 +42,8 @@ def test_times_that_rise_with_the_batch_are_left_alone(steps_ms, scatter):
         assert ServiceTimes(samples_ms).curve_ms(size)[[0, -1]].tolist() == pytest.approx([low, high])
 
 
-def test_one_noisy_size_raises_the_larger_ones_by_its_share_of_the_samples_alone():
-    """Four sizes take 2 ms but for one, of which 5 of 100 batches take 10 ms."""
+def test_noisy_size_raises_larger_sizes_by_its_fraction_of_samples():
+    """Four sizes take 2 ms, but 5 of 100 batches of one size take 10 ms."""
     steady = [2.0] * 100
     service = ServiceTimes({1: steady, 2: [2.0] * 95 + [10.0] * 5, 4: steady, 8: steady})
 
@@ -51,14 +51,14 @@ def test_one_noisy_size_raises_the_larger_ones_by_its_share_of_the_samples_alone
     assert [service.curve_ms(size)[-1] for size in (2, 4, 8)] == [pytest.approx(14 / 3)] * 3
 
 
-def test_of_two_sizes_that_are_pooled_the_one_of_more_samples_counts_for_more():
+def test_pooled_sizes_are_weighted_by_their_samples():
     assert ServiceTimes({1: [4.0] * 30, 2: [2.0] * 10}).mean_ms(1) == pytest.approx(3.5)
 
 
 @pytest.mark.parametrize(
     ("enqueue_ms", "low", "high"), [(1.0, 0.005, 0.02), (4.5, 0.1, 0.4)], ids=["device-bound", "host-bound"]
 )
-def test_service_of_a_row_of_one_process_among_others_differs_as_processes_do(enqueue_ms, low, high):
+def test_drawn_service_of_single_process_row_varies_like_processes(enqueue_ms, low, high):
     timing = Timing(device_ms=(5.0,) * 20, latency_ms=(5.0,) * 20, enqueue_ms=(enqueue_ms,) * 20)
     rows = tuple(Row(batch_size=size, timings=(timing,) * processes) for size, processes in ((1, 1), (64, 2)))
     record = msgspec.structs.replace(example(), rows=rows[:1])
@@ -67,5 +67,5 @@ def test_service_of_a_row_of_one_process_among_others_differs_as_processes_do(en
     def spread(one):
         return np.std([np.log(service_times_of(one, draw=rng).mean_ms(1)) for _ in range(100)])
 
-    assert spread(record) < 1e-9  # no row tells how processes differ, and a notice says so
+    assert spread(record) < 1e-9  # no row shows the variation between processes, and a notice reports that
     assert low < spread(msgspec.structs.replace(record, rows=rows)) < high

@@ -1,4 +1,4 @@
-"""How many devices: the least that meets the demand, and refusals where none does or a record cannot tell."""
+"""The number of devices: the least that meets the demand, and refusals without one."""
 
 import msgspec
 import numpy as np
@@ -21,7 +21,7 @@ from tputfind.sizing.planner.search import Search
 
 
 def timed(size: int, latency_ms: float):
-    """A row whose batch takes this long, give or take 5 %."""
+    """Return a row whose batch takes this time, within 5 %."""
     spans = tuple(latency_ms * (0.95 + 0.001 * number) for number in range(100))
     return msgspec.structs.replace(row(size, latency_ms), timings=(Timing(device_ms=spans, latency_ms=spans),))
 
@@ -47,7 +47,7 @@ def wanted(rate: float = 20_000, slo: object = 30.0, **more: object) -> Demand:
     ],
 )
 def test_another_simulation_came_to_the_same_number_of_devices(rate, slo, routing, devices):
-    """Batches of 3 ms and 0.3 ms a sample; the other simulation was written apart from this one."""
+    """Batches take 3 ms plus 0.3 ms per sample; the other simulation was written independently."""
     found = plan(record(), wanted(rate, slo, routing=routing))
 
     assert abs(found.outcome.devices - devices) <= 1
@@ -63,7 +63,7 @@ def test_plan_prefers_a_measured_batch_size_that_does_as_well(rate):
 
 @pytest.mark.parametrize("batcher", ["greedy", "triton", "mosec", "litserve", "ray"])
 @pytest.mark.parametrize("routing", ["random", "least-loaded"])
-def test_the_answer_meets_the_target_under_other_streams_and_one_device_less_does_not(batcher, routing):
+def test_plan_meets_target_under_other_streams_and_one_fewer_misses(batcher, routing):
     demand = wanted(8000, 40.0, batcher=batcher, routing=routing, max_ongoing=300)
     found = plan(record(), demand)
     best = found.outcome
@@ -82,7 +82,7 @@ rates = st.floats(300, 3_000)
 
 
 def devices_for(one: Record, rate: float, slo: float, **more: object) -> int:
-    """Of a percentile that takes a fifth of the requests that the usual one does."""
+    """Return the devices for a percentile that needs a fifth of the usual requests."""
     return plan(one, wanted(rate, slo, percentile=95, **more)).outcome.devices
 
 
@@ -116,7 +116,7 @@ def test_a_smaller_batch_limit_never_needs_fewer_devices(slope_ms, intercept_ms,
 @pytest.mark.parametrize("batcher", ["triton", "mosec", "litserve"])
 @given(rates, st.floats(3, 8), st.integers(2, 40))
 @settings(max_examples=3)
-def test_each_server_needs_no_fewer_devices_for_more_requests_or_with_smaller_batches(batcher, rate, times, max_batch):
+def test_servers_need_no_fewer_devices_for_more_load_or_smaller_batches(batcher, rate, times, max_batch):
     given_ = {"batcher": batcher, "delay": 2.0}
     one, slo = record(), times * 3.3 * 1.5 + 5
 
@@ -136,14 +136,14 @@ def test_a_burstier_stream_never_needs_fewer_devices(slope_ms, intercept_ms, rat
 
 
 def test_a_large_fleet_grows_as_its_rate():
-    """It rounds up by less, and shares its queue among more devices: it takes no more than ten times as many."""
+    """A large fleet rounds up by less, and shares its queue among more devices: it takes at most ten times as many."""
     one = record(largest=64)
     small, large = (plan(one, wanted(rate, 30.0)).outcome for rate in (300_000, 3_000_000))
 
     assert 9.8 * small.devices <= large.devices <= 10 * small.devices
 
 
-def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is_named():
+def test_target_below_lone_request_is_refused_with_the_closest():
     with pytest.raises(NoPlan, match=r"99 % of requests that are alone take up to 3.45\d ms") as refused:
         plan(record(), wanted(100, 3.0, network="1ms"))
 
@@ -151,7 +151,7 @@ def test_a_target_below_what_a_request_alone_takes_is_no_plan_and_the_closest_is
     assert "no --slo below 4.45" in refused.value.hint
 
 
-def test_a_batch_that_now_and_then_takes_longer_than_the_target_is_no_plan_however_many_devices():
+def test_batch_sometimes_longer_than_target_has_no_plan():
     spans = (5.0,) * 95 + (100.0,) * 5
     odd = msgspec.structs.replace(timed(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
 
@@ -170,7 +170,7 @@ def test_one_slow_batch_in_five_hundred_counts_at_three_nines():
 
 
 @pytest.mark.parametrize(("rate", "burstiness"), [(0.5, 10), (5, 20)])
-def test_bursts_at_a_low_rate_take_more_devices_and_not_none_at_all(rate, burstiness):
+def test_bursts_at_low_rate_take_more_than_one_device(rate, burstiness):
     assert plan(record(largest=16), wanted(rate, 10.0, burstiness=burstiness)).outcome.devices > 1
 
 
@@ -192,7 +192,7 @@ def test_a_delay_longer_than_the_target_leaves_batches_of_one():
     assert plan(record(), wanted(100, 20.0, batcher="mosec", delay="30ms")).outcome.batch_cap == 1
 
 
-def test_answers_that_go_out_one_by_one_bound_what_a_device_does():
+def test_answers_sent_one_by_one_limit_the_throughput():
     found = plan(record(), wanted(3500, 60.0).with_overheads(Overheads(per_answer_ms=1.0)))
 
     assert found.outcome.devices >= 4
@@ -210,13 +210,13 @@ def test_the_shortest_target_that_is_named_is_not_refused_as_too_short():
     assert alone_ms <= named_ms <= 1.001 * alone_ms
 
 
-def test_what_the_network_takes_is_not_there_for_waiting():
+def test_network_time_is_subtracted_from_the_target():
     with_network = plan(record(), wanted(20_000, 40.0, network="10ms"))
 
     assert with_network.outcome.devices == plan(record(), wanted(20_000, 30.0)).outcome.devices
 
 
-def test_no_batch_larger_than_the_largest_measured_is_planned_with_and_that_is_said():
+def test_batch_cap_never_exceeds_largest_measured_and_is_reported():
     found = plan(record(slope_ms=0.01, largest=8), wanted(50_000, 100.0))
 
     assert found.outcome.batch_cap == 8
@@ -224,12 +224,12 @@ def test_no_batch_larger_than_the_largest_measured_is_planned_with_and_that_is_s
     assert plan(record(), wanted(20_000, 100.0, max_batch_size=16)).outcome.batch_cap <= 16
 
 
-def test_a_cap_between_two_measured_sizes_is_as_good_as_one_that_was_measured():
+def test_cap_between_measured_sizes_is_as_good_as_measured():
     assert plan(record(), wanted(4000, 120.0, max_batch_size=255)).outcome.devices == 2
     assert plan(record(), wanted(4000, 120.0, max_batch_size=256)).outcome.devices == 2
 
 
-def test_what_a_record_says_against_its_rows_is_in_the_plan():
+def test_record_notices_about_rows_appear_in_the_plan():
     one = record()
     flagged = msgspec.structs.replace(
         one,
@@ -242,7 +242,7 @@ def test_what_a_record_says_against_its_rows_is_in_the_plan():
     assert "throttled" not in [notice.kind for notice in plan(one, wanted()).notices]
 
 
-def test_a_record_without_rows_that_tell_is_refused():
+def test_record_without_sufficient_latencies_is_refused():
     few = msgspec.structs.replace(timed(4, 5.0), timings=(Timing(device_ms=(5.0,) * 9, latency_ms=(5.0,) * 9),))
     for rows in ((), (few,)):
         with pytest.raises(BadRequest, match="no row with 10 latencies"):
@@ -256,7 +256,7 @@ def test_a_record_of_training_serves_no_requests():
         plan(msgspec.structs.replace(record(), spec=trained), wanted())
 
 
-def test_records_are_ranked_by_devices_and_by_cost_where_all_have_a_price():
+def test_records_are_ranked_by_devices_and_by_cost_with_prices():
     fast, slow = record(0.1, 2.0, device_name="NVIDIA Fast"), record(0.4, 4.0, device_name="NVIDIA Slow 80GB")
     prices = [
         Price(device="fast", price_per_hour=9.0, currency="EUR"),
@@ -276,7 +276,7 @@ def test_records_are_ranked_by_devices_and_by_cost_where_all_have_a_price():
     assert other.cost_per_hour > cheapest.cost_per_hour
 
 
-def test_prices_in_two_currencies_rank_nothing():
+def test_prices_in_two_currencies_do_not_rank():
     prices = [
         Price(device="NVIDIA", price_per_hour=1.0, currency="EUR"),
         Price(device="slow", price_per_hour=0.01, currency="USD"),
@@ -286,7 +286,7 @@ def test_prices_in_two_currencies_rank_nothing():
     assert tputfind.size(slow, fast, rate=9000, slo=40.0, prices=prices)[0].device_name == "NVIDIA A"
 
 
-def test_a_record_without_a_plan_is_told_of_beside_those_that_have_one():
+def test_record_without_plan_is_listed_with_planned_ones():
     found = answers([record(), record(5.0, 50.0)], wanted())
 
     assert len(found.plans) == 1
@@ -342,7 +342,7 @@ def test_twice_the_batch_time_is_the_rule_of_nexus():
 
 
 @pytest.mark.parametrize("spare", [0, 1])
-def test_the_highest_rate_is_one_that_the_devices_bear_and_a_little_more_is_not(spare):
+def test_highest_rate_is_served_and_10_percent_more_is_not(spare):
     asked = {"devices": 2 + spare, "slo": 30.0, "spare": spare}
     found = plan(record(), read_demand(asked))
     rate = found.demand.rate_per_s
@@ -353,7 +353,7 @@ def test_the_highest_rate_is_one_that_the_devices_bear_and_a_little_more_is_not(
     assert plan(record(), wanted(rate=0.95 * rate)).outcome.devices <= 2
 
 
-def test_the_tightest_target_is_one_that_the_devices_meet_and_no_tighter_one_is():
+def test_tightest_target_is_met_and_a_tighter_one_is_not():
     found = plan(record(), read_demand({"devices": 2, "rate": 500.0}))
     slo_ms = found.demand.slo_ms
 
@@ -364,8 +364,8 @@ def test_the_tightest_target_is_one_that_the_devices_meet_and_no_tighter_one_is(
         plan(record(), read_demand({"devices": 2, "rate": 50_000.0}))
 
 
-def test_devices_that_serve_a_rate_only_in_large_batches_serve_it_within_a_long_target():
-    """A lone request takes 5.5 ms; at 95 % of the throughput of batches of 64 only those of 47 and more do."""
+def test_rate_needing_large_batches_is_served_within_long_target():
+    """A lone request takes 5.5 ms; 95 % of the throughput of batches of 64 needs batches of 47 and more."""
     one = record(0.5, 5.0, 64)
 
     found = plan(one, read_demand({"devices": 2, "rate": 0.95 * 2 * 64 / 37 * 1000}))
@@ -375,7 +375,7 @@ def test_devices_that_serve_a_rate_only_in_large_batches_serve_it_within_a_long_
 
 
 @pytest.mark.parametrize(("solved", "given"), [("rate", {"slo": 20.0}), ("slo", {"rate": 500.0})])
-def test_of_several_plans_of_given_devices_the_one_with_the_best_answer_comes_first(solved, given):
+def test_plans_of_given_devices_are_ordered_by_best_answer(solved, given):
     slow, fast = record(0.5, 8.0, device_name="Slow"), record(0.2, 3.0)
 
     found = tputfind.size(slow, fast, devices=3, **given)
@@ -385,8 +385,8 @@ def test_of_several_plans_of_given_devices_the_one_with_the_best_answer_comes_fi
     assert all(each.holds and (each.fewest, each.most) == (None, None) for each in found)
 
 
-def test_rows_whose_processes_differ_leave_more_numbers_of_devices_open():
-    """Two records of the same latencies, which one has by process and the other mixed."""
+def test_rows_with_differing_processes_widen_the_range_of_devices():
+    """Two records of the same latencies: separate by process in one, mixed in the other."""
     slow, fast, mixed = (12.0,) * 50, (8.0,) * 50, (8.0, 12.0) * 25
 
     def ranged(*processes: tuple[float, ...]):
@@ -398,7 +398,7 @@ def test_rows_whose_processes_differ_leave_more_numbers_of_devices_open():
     assert ranged(slow, fast) > ranged(mixed, mixed)
 
 
-def test_a_plan_holds_what_it_is_from_and_what_it_costs():
+def test_plan_holds_its_inputs_and_costs():
     demand = wanted(1000, batcher="mosec", delay=7.0, max_batch_size=4)
     found = plan(record(), demand, Price(device="example", price_per_hour=3.6, currency="EUR"))
 

@@ -1,4 +1,4 @@
-"""Streams of requests: drawn, replayed and thinned, and how many samples requests have."""
+"""Request streams: drawn, replayed and thinned, and the samples of requests."""
 
 import itertools
 from collections import Counter
@@ -22,7 +22,7 @@ def wanted(**more: object):
 
 @pytest.mark.parametrize("burstiness", [0.0, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("share", [1.0, 0.25])
-def test_stream_of_one_seed_is_always_the_same_with_a_mean_gap_of_one(burstiness, share):
+def test_stream_of_one_seed_is_reproducible_with_mean_gap_one(burstiness, share):
     traffic = Traffic(burstiness)
     times = traffic.draw(100_000, share, (3,)).times
 
@@ -43,7 +43,7 @@ def test_half_of_a_bursty_stream_is_nearer_to_a_poisson_stream():
 
 
 def test_recorded_stream_is_replayed_whole_from_its_beginning():
-    """Between two rounds lie the mean gap, 50.5, and the first one."""
+    """Between two rounds lie the mean gap, 50.5, and the first gap."""
     times = Traffic(gaps=RAMP).draw(101, 1.0, (0,)).times
 
     gaps = np.diff(times, prepend=0.0) * 50.5 * 101 / 100
@@ -57,12 +57,12 @@ def test_recorded_stream_is_thinned_to_its_share():
     assert stream.times[-1] == pytest.approx(5000, rel=0.1)
 
 
-def test_samples_of_drawn_requests_have_their_shares_and_those_of_recorded_ones_follow_the_record():
+def test_drawn_samples_have_their_fractions_and_recorded_ones_follow_gaps():
     drawn = wanted(samples_per_request=MIXED).traffic.draw(50_000, 1.0, (1,)).sizes
     assert np.mean(drawn == 4) == pytest.approx(0.2, abs=0.01)
     assert set(drawn.tolist()) == {1, 4}
 
-    # A request that comes after a gap of n has n samples.
+    # A request after a gap of n has n samples.
     recorded = wanted(gaps=list(RAMP), samples=[7, *range(1, 101)])
     assert recorded.samples_per_request[0] == (1, pytest.approx(1 / 101))
     assert recorded.traffic.draw(300, 1.0, (2,)).sizes.tolist() == [*range(1, 101)] * 3
@@ -70,8 +70,8 @@ def test_samples_of_drawn_requests_have_their_shares_and_those_of_recorded_ones_
 
 
 @pytest.mark.parametrize(("window_ms", "times"), [(0.0, [20.0, 21.0, 50.0]), (30.0, [40.0, 41.0, 81.0])])
-def test_idle_time_is_cut_but_for_two_requests_and_what_is_unanswered(window_ms, times):
-    """A request takes less than 10 ms; by the clock only whole windows are cut."""
+def test_idle_time_is_cut_except_for_unanswered_requests(window_ms, times):
+    """A request takes less than 10 ms; with a window, only whole windows are cut."""
     assert without_idle(np.cumsum([100.0, 1.0, 100.0]), 10.0, window_ms).tolist() == times
 
 
@@ -151,7 +151,7 @@ def test_requests_have_one_number_of_samples_or_several_with_shares_or_weights(v
         (True, "True is not a whole number"),
     ],
 )
-def test_what_are_no_shares_of_requests_is_refused_in_one_line(value, said):
+def test_invalid_samples_per_request_is_refused_in_one_line(value, said):
     with pytest.raises(BadRequest) as refused:
         wanted(samples_per_request=value)
 

@@ -1,4 +1,4 @@
-"""A process has as much memory as the tightest of the control groups around it leaves."""
+"""The memory of a process is that left by its tightest control group."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +15,7 @@ V1_UNLIMITED = 9223372036854771712
 
 
 class Group(NamedTuple):
-    """One control group: ``high`` is v2's alone, and None stands for no limit."""
+    """One control group: ``high`` exists in v2 only, and None stands for no limit."""
 
     limit: int | None = None
     used: int = 0
@@ -31,7 +31,7 @@ def host(
     own: str | None = None,
     mount: str = "sys/fs/cgroup",
 ) -> Path:
-    """Make a folder as Linux shows it to a process in the last of nested groups, and return it."""
+    """Make a folder like the Linux view of a process in the last of nested groups, and return it."""
     folder = root / mount / ("memory" if version == 1 else "")
     path = ""
     for depth, group in enumerate(groups):
@@ -43,7 +43,7 @@ def host(
             (folder / "memory.limit_in_bytes").write_text(f"{V1_UNLIMITED if group.limit is None else group.limit}\n")
             (folder / "memory.usage_in_bytes").write_text(f"{group.used}\n")
             (folder / "memory.stat").write_text(f"inactive_file 7\ntotal_inactive_file {group.cache}\n")
-        elif depth or mounted != "/":  # the root of all has no limit in v2
+        elif depth or mounted != "/":  # the root group has no limit in v2
             (folder / "memory.max").write_text(f"{'max' if group.limit is None else group.limit}\n")
             (folder / "memory.high").write_text(f"{'max' if group.high is None else group.high}\n")
             (folder / "memory.current").write_text(f"{group.used}\n")
@@ -81,7 +81,7 @@ def test_memory_high_is_a_limit_too(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_without_limits_there_is_none(tmp_path, version):
+def test_memory_limit_without_group_limits_is_none(tmp_path, version):
     assert memory_limit(host(tmp_path, Group(), Group(used=GIB), version=version)) == MemoryLimit(None, None)
 
 
@@ -90,8 +90,8 @@ def test_without_control_groups_there_is_no_limit(tmp_path):
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_container_whose_group_is_the_root_of_the_mount_has_the_limit_of_that(tmp_path, version):
-    """As Docker without a namespace of control groups: the path is the host's, the mount shows the container's."""
+def test_container_at_root_of_the_mount_has_its_own_limit(tmp_path, version):
+    """As in Docker without a cgroup namespace: the path is the host's, the mount shows the container's."""
     root = host(tmp_path, Group(2 * GIB, used=GIB), version=version, mounted="/docker/4f2a")
 
     assert memory_limit(root) == MemoryLimit(2 * GIB, GIB)
@@ -128,7 +128,7 @@ SIZES = st.integers(0, 2**50)
     groups=st.lists(st.builds(Group, st.none() | SIZES, SIZES, SIZES, st.none() | SIZES), min_size=1, max_size=6),
     version=st.sampled_from([1, 2]),
 )
-def test_the_limit_is_the_least_of_all_groups_and_so_is_what_is_left(tmp_path_factory, groups, version):
+def test_memory_limit_and_remainder_are_the_least_of_all_groups(tmp_path_factory, groups, version):
     root = host(tmp_path_factory.mktemp("root"), Group(), *groups, version=version)
 
     found = memory_limit(root)
@@ -153,7 +153,7 @@ def test_the_limit_is_the_least_of_all_groups_and_so_is_what_is_left(tmp_path_fa
         (MemoryLimit(16 * GIB, 15 * GIB), (8 * GIB, 5 * GIB)),
     ],
 )
-def test_the_cpu_has_what_both_the_machine_and_its_groups_leave(monkeypatch, limit, expected):
+def test_cpu_memory_is_least_of_machine_and_groups(monkeypatch, limit, expected):
     class Machine(NamedTuple):
         total: int = 8 * GIB
         available: int = 5 * GIB

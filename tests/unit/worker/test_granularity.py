@@ -1,4 +1,4 @@
-"""The numbers that batch sizes are tried as multiples of."""
+"""The granularity of tried batch sizes."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""A device that its power limit slows is at work for three seconds before a window begins, and not for longer."""
+"""A power-limited device works for three seconds before a window begins, and not longer."""
 
 import time
 from itertools import pairwise
@@ -17,11 +17,11 @@ from tputfind.worker.loops import Work
 from tputfind.worker.timing import time_windows
 from tputfind.worker.warm_up import Load
 
-SPANS_S = st.integers(0, 10 * 64).map(lambda sixty_fourths: sixty_fourths / 64)  # which add up exactly
+SPANS_S = st.integers(0, 10 * 64).map(lambda sixty_fourths: sixty_fourths / 64)  # they add up exactly
 
 
 class Clock:
-    """Stands where it was set."""
+    """A clock that stands still until set."""
 
     def __init__(self):
         self.now_s = 100.0
@@ -38,7 +38,7 @@ def clock(monkeypatch):
 
 
 def row(load, clock, *, pause_s, work_s, slowed=True):
-    """Let a row work, and return how much work its window lacks then."""
+    """Let a row work, and return the seconds of work that its window still lacks."""
     clock.now_s += pause_s
     load.begin()
     clock.now_s += work_s
@@ -47,14 +47,14 @@ def row(load, clock, *, pause_s, work_s, slowed=True):
     return lacking_s
 
 
-def test_a_device_works_for_three_seconds_and_its_first_window_is_among_them(clock):
+def test_device_warms_up_for_three_seconds_including_first_window(clock):
     assert row(Load(), clock, pause_s=5, work_s=0) == pytest.approx(3)
     assert row(Load(), clock, pause_s=5, work_s=1.25) == pytest.approx(1.75)
     assert row(Load(), clock, pause_s=5, work_s=4) == 0
 
 
 @pytest.mark.parametrize("pause_s", [0.01, 0.5, 2.9])
-def test_behind_a_row_that_was_slowed_it_works_for_one_second_however_short_the_pause(clock, pause_s):
+def test_row_after_a_slowed_row_warms_up_for_one_second(clock, pause_s):
     load = Load()
     row(load, clock, pause_s=5, work_s=8)
 
@@ -75,7 +75,7 @@ def test_work_that_no_power_limit_slowed_counts_for_no_later_row(clock):
     assert row(load, clock, pause_s=0.01, work_s=1) == pytest.approx(2)
 
 
-def test_it_works_on_in_moments_until_nothing_is_lacking(clock):
+def test_bring_up_works_in_moments_until_warm_up_is_complete(clock):
     load = Load()
     load.begin()
 
@@ -88,7 +88,7 @@ def test_it_works_on_in_moments_until_nothing_is_lacking(clock):
 
 
 @given(st.lists(st.tuples(SPANS_S, SPANS_S, st.booleans()), min_size=1))
-def test_no_row_lacks_more_than_the_first_nor_less_than_the_swing_behind_a_pause(rows):
+def test_warm_up_lacks_three_seconds_or_one_after_a_slowed_row(rows):
     with pytest.MonkeyPatch.context() as patched:
         clock = Clock()
         patched.setattr(module, "perf_counter", clock)
@@ -99,7 +99,7 @@ def test_no_row_lacks_more_than_the_first_nor_less_than_the_swing_behind_a_pause
             before = slowed
 
 
-def test_loading_in_the_first_step_is_a_pause_and_the_rest_of_it_work(clock):
+def test_loading_in_first_step_is_a_pause_and_rest_is_work(clock):
     load = Load()
     row(load, clock, pause_s=5, work_s=8)
     load.begin()
@@ -130,9 +130,9 @@ def plan_of(**given):
 
 
 def windows_of_rows(monkeypatch, held_down, plan):
-    """Time rows in turn, on a processor whose clock is taken for one that is held down or is not.
+    """Time rows in sequence on a CPU whose clock counts as throttled or not.
 
-    Return their windows, what their listeners heard, and the load that they leave.
+    Return their windows, their listeners, and the final load.
     """
     answers = iter(held_down)
     monkeypatch.setattr(timing, "slowed_by_power", lambda _device: next(answers))
@@ -145,13 +145,13 @@ def windows_of_rows(monkeypatch, held_down, plan):
     return found, heard, load
 
 
-def test_a_row_right_behind_another_waits_for_less(monkeypatch):
+def test_row_directly_after_another_warms_up_less(monkeypatch):
     (first, second), heard, load = windows_of_rows(monkeypatch, [True, True], plan_of())
 
     assert (first.slowed, second.slowed) == (True, True)
     assert first.warmup_s > 0.9
-    assert heard[1].busy_s[0] < 0.5  # what it waits for
-    assert [each.windows for each in heard] == [2, 1]  # the first one's was taken anew
+    assert heard[1].busy_s[0] < 0.5  # its wait
+    assert [each.windows for each in heard] == [2, 1]  # the window of the first one was repeated
     assert min(sum(each.device_ms) for each in (first, second)) >= 200
     assert load.goes_on()
 
@@ -164,7 +164,7 @@ def test_a_row_that_is_slowed_no_more_ends_it(monkeypatch):
     assert not load.goes_on()
 
 
-def test_of_batches_by_number_as_many_are_kept_under_load(monkeypatch):
+def test_fixed_number_of_batches_is_kept_under_load(monkeypatch):
     found, _, _ = windows_of_rows(monkeypatch, [True, True], plan_of(batches=20, window_s=0.0))
 
     assert [len(each.device_ms) for each in found] == [20, 20]
@@ -179,8 +179,8 @@ def test_waiting_for_other_devices_is_no_warm_up(monkeypatch):
     assert found.warmup_s < 1.5
 
 
-def test_short_batches_behind_a_first_step_that_took_long_are_not_waited_for_one_by_one(monkeypatch):
-    """As on a device with events: each would hold the way to the device and back."""
+def test_short_batches_after_slow_first_step_are_not_waited_for_singly(monkeypatch):
+    """As on a device with events: each batch would add a round trip to the device."""
     monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
     device = Cpu()
     monkeypatch.setattr(device, "capabilities", replace(device.capabilities, events=True))
@@ -198,7 +198,7 @@ def test_short_batches_behind_a_first_step_that_took_long_are_not_waited_for_one
 
 
 def timed_on(monkeypatch, step, plan, single=None, **capabilities):
-    """Time one row on a processor that is taken for a device with these capabilities; return what was heard, too."""
+    """Time one row on a CPU with these capabilities; return the windows and the listener."""
     monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
     device, heard = Cpu(), Heard()
     monkeypatch.setattr(device, "capabilities", replace(device.capabilities, **capabilities))
@@ -206,13 +206,13 @@ def timed_on(monkeypatch, step, plan, single=None, **capabilities):
     return found, heard
 
 
-def test_a_device_whose_power_is_read_works_for_a_moment_before_its_window(monkeypatch):
+def test_device_with_power_readings_works_before_its_window(monkeypatch):
     plan = plan_of(window_s=0.4, warmup=0)
     read, _ = timed_on(monkeypatch, SHORT.step, plan, health=True)
     short, _ = timed_on(monkeypatch, SHORT.step, plan_of(window_s=0.0, warmup=0), health=True)
     worked_s = []
     monkeypatch.setattr(timing, "work_for", lambda seconds, _moment: worked_s.append(seconds) or 0)
-    others = [timed_on(monkeypatch, SHORT.step, plan)[0] for _ in range(3)]  # a busy host unsettles one
+    others = [timed_on(monkeypatch, SHORT.step, plan)[0] for _ in range(3)]  # a busy host may unsettle one
 
     assert read.throughput.warmup_s >= 0.15
     assert read.throughput.warmup_steps >= 10
@@ -221,7 +221,7 @@ def test_a_device_whose_power_is_read_works_for_a_moment_before_its_window(monke
     assert min(other.throughput.warmup_s for other in others) < 0.15
 
 
-def test_it_does_so_behind_a_first_step_that_loads_and_the_window_begins_once_more(monkeypatch):
+def test_window_restarts_after_a_first_step_that_loads(monkeypatch):
     steps = iter([0.15])
 
     def step():
@@ -234,7 +234,7 @@ def test_it_does_so_behind_a_first_step_that_loads_and_the_window_begins_once_mo
 
 
 class Queue:
-    """A device that computes what it is given, one after the other, and its marks."""
+    """A device that computes submitted work in order, with its marks."""
 
     def __init__(self, submitted_s, computed_s):
         self._submitted_s, self._computed_s = submitted_s, computed_s
@@ -256,7 +256,7 @@ class Queue:
 
 
 def waited_for(monkeypatch, submitted_s, computed_s):
-    """Time one row of batches that are submitted in one time, and computed in another."""
+    """Time one row of batches with given times of submission and computation."""
     device, heard, queue = Cpu(), Heard(), Queue(submitted_s, computed_s)
     monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
     monkeypatch.setattr(device, "capabilities", replace(device.capabilities, events=True, health=True))
@@ -274,7 +274,7 @@ def test_long_batches_are_not_taken_once_more_for_that(monkeypatch):
     assert min(found.throughput.device_ms) >= 150
 
 
-def test_what_the_host_does_ahead_of_a_long_batch_is_not_the_devices_time(monkeypatch):
+def test_host_work_before_a_long_batch_is_not_device_time(monkeypatch):
     found, _ = waited_for(monkeypatch, 0.03, 0.09)
 
     assert not found.one
@@ -282,7 +282,7 @@ def test_what_the_host_does_ahead_of_a_long_batch_is_not_the_devices_time(monkey
     assert max(found.throughput.device_ms) < 110
 
 
-def test_loading_and_work_before_a_window_take_nothing_from_the_latencies(monkeypatch):
+def test_loading_and_warm_up_do_not_shorten_the_latency_window(monkeypatch):
     steps = iter([0.6])
 
     def step():

@@ -1,4 +1,4 @@
-"""What is timed, and what of it stays alive."""
+"""The timed work, and the lifetime of its outputs."""
 
 import weakref
 from functools import partial
@@ -7,10 +7,10 @@ from tputfind.worker.loops import Work
 
 
 class Output:
-    """What weak references can point to."""
+    """An object that weak references can point to."""
 
 
-def test_work_that_holds_keeps_one_output_whichever_way_it_was_made():
+def test_holding_work_keeps_exactly_its_last_output():
     made: list[weakref.ref[Output]] = []
 
     def run() -> Output:

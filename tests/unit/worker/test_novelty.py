@@ -1,4 +1,4 @@
-"""How a model that remembers its inputs is told from one that computes every step."""
+"""Models that remember their inputs are distinguished from models that compute every step."""
 
 import time
 
@@ -14,7 +14,7 @@ DRAWS = 6
 
 
 class Model:
-    """Takes 50 ms a step, or none for an input that it remembers; it counts its steps."""
+    """Takes 50 ms per step, or 0 ms for a remembered input; it counts its steps."""
 
     def __init__(self, *, remembers: bool) -> None:
         self.steps = 0
@@ -31,7 +31,7 @@ class Model:
 
 
 def judge(model: Model) -> bool:
-    """Return what is said of a model of whose batch a step was taken."""
+    """Return whether a model is judged to remember its inputs after one step of its batch."""
 
     def make_batch(draw: int) -> Batch:
         return Batch(model, 1, ((torch.full((1,), float(draw)),), {}), lambda: None)

@@ -1,4 +1,4 @@
-"""The server imports torchvision without the compiler of torch, which is imported at its first use."""
+"""The server imports torchvision without torch's compiler, which is imported at its first use."""
 
 import subprocess
 import sys
@@ -38,7 +38,7 @@ def printed(program):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
-def test_torchvision_is_imported_without_the_compiler_until_it_is_asked():
+def test_torchvision_import_loads_no_compiler_until_needed():
     assert printed(PROGRAM) == ["False", "False", "True", "True"]
 
 

@@ -1,4 +1,4 @@
-"""Files of torch.save are told apart by their opcodes, and nothing in them runs."""
+"""Files of torch.save are classified by their opcodes, without executing them."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ WHOLE = Pickled("object", "torch.nn.modules.container.Sequential")
 
 
 class Hostile:
-    """Runs code when it is unpickled."""
+    """Runs code when unpickled."""
 
     def __reduce__(self):
         return os.mkdir, ("ran",)
@@ -51,7 +51,7 @@ def test_pickled_in_a_state_dict_names_its_weights(tmp_path, how):
         ([1, 2], "neither a module nor a dict"),
     ],
 )
-def test_pickled_in_another_object_says_what_it_is(tmp_path, held, name):
+def test_pickled_in_other_object_names_its_content(tmp_path, held, name):
     torch.save(held, tmp_path / "odd.pt")
 
     assert pickled_in(tmp_path / "odd.pt") == Pickled("other", name)
@@ -59,7 +59,7 @@ def test_pickled_in_another_object_says_what_it_is(tmp_path, held, name):
         check_not_pickled(tmp_path / "odd.pt")
 
 
-def test_pickled_in_a_hostile_file_runs_nothing(tmp_path, monkeypatch):
+def test_pickled_in_a_hostile_file_executes_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, how in enumerate(FORMATS):
         torch.save(Hostile(), f"{number}.pt", **how)
@@ -83,7 +83,7 @@ def test_pickled_in_torchscript_and_other_files_is_none(tmp_path):
 
 
 @given(st.binary(max_size=200))
-def test_pickled_in_any_bytes_is_something_or_none(tmp_path_factory, data):
+def test_pickled_in_any_bytes_returns_pickled_or_none(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("any") / "any.pt"
     path.write_bytes(b"\x80\x02" + data)
 
@@ -91,7 +91,7 @@ def test_pickled_in_any_bytes_is_something_or_none(tmp_path_factory, data):
 
 
 def lines_of(refused: UnknownModel) -> str:
-    """The lines of a factory that an error tells to write."""
+    """Return the lines of the factory that an error suggests."""
     return refused.hint.partition(": ")[2].partition("; or give")[0]
 
 
@@ -101,7 +101,7 @@ def test_the_lines_of_a_whole_module_make_a_factory_that_loads_it(tmp_path):
         check_not_pickled(tmp_path / "whole.pt")
 
     made: dict[str, object] = {}
-    exec(lines_of(refused.value), made)  # as a file that holds them
+    exec(lines_of(refused.value), made)  # like a file with these lines
 
     assert isinstance(made["model"](), nn.Sequential)
 
@@ -118,7 +118,7 @@ def test_the_lines_of_a_state_dict_make_a_factory_that_loads_it(tmp_path, monkey
     monkeypatch.syspath_prepend(tmp_path)
 
     made: dict[str, object] = {}
-    exec(lines_of(refused.value), made)  # as a file that holds them
+    exec(lines_of(refused.value), made)  # like a file with these lines
 
     assert torch.equal(made["model"]().weight, trained.weight)
 

@@ -1,4 +1,4 @@
-"""Large batches repeat the samples of small ones, in the form that a call for all has, and only if that is right."""
+"""Large batches repeat the samples of small ones, in the form of a full call, and only if that is correct."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROBES = (1, 2, 3, FEW)
 
 
 def repeated(samples: list[Any], many: int) -> list[Any]:
-    """The samples as ``copies`` repeats them."""
+    """Return the samples as ``copies`` repeats them."""
     items = list(samples)
     for start, end, count in copies(len(samples), many):
         assert end == len(items)
@@ -45,7 +45,7 @@ LENGTHS = st.lists(st.integers(1, 4), max_size=2)
 
 
 @given(LENGTHS, LENGTHS, st.integers(1, 3), st.integers(2, 9), st.integers(0, 40))
-def test_a_repeated_tensor_has_the_samples_shape_and_strides_of_a_full_one(before, after, each, few, more):
+def test_repeated_tensor_has_samples_shape_and_strides_of_full_one(before, after, each, few, more):
     placement, axis, many = Placement(CPU, torch.bfloat16, "nhwc"), len(before), few + more
 
     def made(size: int) -> torch.Tensor:
@@ -150,7 +150,7 @@ NOT_REPEATABLE = {
 
 @pytest.mark.parametrize("sizes", [PROBES, (1, 2, FEW), (96, 192, 288, 96), (96, 192, 96)], ids=str)
 @pytest.mark.parametrize("name", REPEATABLE)
-def test_inputs_whose_samples_are_independent_can_be_repeated(name, sizes):
+def test_independent_samples_can_be_repeated(name, sizes):
     torch.manual_seed(0)
 
     assert repeatable_split([REPEATABLE[name](size) for size in sizes], sizes) is not None
@@ -184,7 +184,7 @@ def test_parts_of_a_batch_repeat_the_same_samples():
     assert len({item.data_ptr() for item in items}) == 333
 
 
-def test_gradients_that_a_function_asks_for_are_asked_of_the_repeated_tensor():
+def test_repeated_tensor_requires_gradients_like_its_samples():
     def repeat(needs: bool) -> torch.Tensor:
         return Placement(CPU, None, "nchw").repeat(torch.ones(4, 2, requires_grad=needs), 0, 4, 9)
 
@@ -207,13 +207,13 @@ def test_a_batch_that_the_host_has_no_memory_for_is_refused_beforehand(monkeypat
 @pytest.mark.parametrize(
     ("bytes_made", "left"), [((500, 500, 500), 500), ((501, 502, 564), 600), ((500, 400, 300), 300)]
 )
-def test_what_does_not_grow_with_the_batch_is_counted_once(monkeypatch, bytes_made, left):
+def test_host_memory_independent_of_batch_is_counted_once(monkeypatch, bytes_made, left):
     monkeypatch.setattr(placing, "host_memory", lambda: (GIB, left))
 
     check_host_memory(100, (1, 2, 64), bytes_made)
 
 
-def test_only_tensors_that_lie_elsewhere_than_on_the_device_count_with_their_conversion():
+def test_host_bytes_count_tensors_off_the_device_with_conversion():
     data = torch.zeros(1000)
     inputs = {"x": torch.zeros(100), "y": data[:10], "z": data[:20], "ids": torch.zeros(5, dtype=torch.int64)}
 

@@ -1,4 +1,4 @@
-"""What is read of a user's file without running it."""
+"""Facts read from a user's file without running it."""
 
 import pytest
 
@@ -18,13 +18,13 @@ GUARDED = "\nif __name__ == '__main__':\n    main()\n"
         ("def main():\n    if x:\n        return net, inputs" + GUARDED, False),
         ("def main():\n    yield net" + GUARDED, False),
         ("@factory\ndef main():\n    train()" + GUARDED, False),
-        ("def main():\n    train()", False),  # nobody calls it: it may be a factory that fails
+        ("def main():\n    train()", False),  # not called: it may be a factory that fails
         ("class main(nn.Module):\n    pass" + GUARDED, False),
         ("main = make" + GUARDED, False),
         ("def main(:" + GUARDED, False),
     ],
 )
-def test_entry_point_is_a_function_that_the_script_calls_and_that_returns_nothing(tmp_path, body, is_one):
+def test_entry_point_is_a_called_function_without_result(tmp_path, body, is_one):
     (tmp_path / "train.py").write_text(body)
 
     assert is_entry_point(tmp_path / "train.py", "main") is is_one
