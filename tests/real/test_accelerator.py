@@ -1,4 +1,4 @@
-"""The backend of any accelerator, on a real one of torch that computes on this machine's CPU: see tests/backend."""
+"""The accelerator backend on a real torch device that computes on the CPU of this machine: see tests/backend."""
 
 import os
 import shutil
@@ -20,14 +20,14 @@ ONE_ROW = ("--batch-sizes", 2, "--image-size", 64, *QUICK)
 
 @pytest.fixture(scope="module")
 def installed():
-    """The environment of a process that can import the backend, once it is named."""
+    """Return the environment of a process that can import the backend by name."""
     searched = os.pathsep.join([str(backend.built()), ENVIRONMENT["PYTHONPATH"]])
     return ENVIRONMENT | {"PYTHONPATH": searched, "HOSTDEV_MEMORY_MIB": "1024"}
 
 
 @pytest.fixture(scope="module")
 def autoloaded(installed, tmp_path_factory):
-    """The environment of a process in which torch imports the backend by itself, by its entry point."""
+    """Return the environment of a process in which torch autoloads the backend by its entry point."""
     folder = tmp_path_factory.mktemp("metadata")
     metadata = folder / "torch_hostdev-1.0.dist-info"
     metadata.mkdir()
@@ -36,7 +36,7 @@ def autoloaded(installed, tmp_path_factory):
     return installed | {"PYTHONPATH": os.pathsep.join([str(folder), installed["PYTHONPATH"]])}
 
 
-def test_it_does_what_every_device_must(installed):
+def test_hostdev_fulfils_the_device_contract(installed):
     contract.check("hostdev:0", 896, installed)
 
 
@@ -44,7 +44,7 @@ def test_it_does_what_every_device_must(installed):
     ("options", "memory_mib", "largest"),
     [((), 1024, 255), (("--memory-limit", "100MiB"), 100, 24)],
 )
-def test_the_edge_is_where_the_memory_ends(tmp_path, installed, options, memory_mib, largest):
+def test_edge_is_at_the_end_of_memory(tmp_path, installed, options, memory_mib, largest):
     asked = (f"{MODELS}/plain.py:four_mebibytes", "--device", "hostdev", *options, *QUICK)
     record = measured(tmp_path, *asked, environment=installed)
 
@@ -58,7 +58,7 @@ def test_the_edge_is_where_the_memory_ends(tmp_path, installed, options, memory_
     assert "HOSTDEV out of memory" in refused.message
 
 
-def test_inputs_that_do_not_fit_on_the_host_are_not_taken_for_a_full_device(tmp_path, installed):
+def test_inputs_too_large_for_the_host_are_host_memory_limit(tmp_path, installed):
     asked = (f"{MODELS}/plain.py:inputs_fill_the_host_above_4", "--device", "hostdev", *QUICK)
     ran = run(tmp_path, *asked, environment=installed)
 
@@ -71,7 +71,7 @@ def test_inputs_that_do_not_fit_on_the_host_are_not_taken_for_a_full_device(tmp_
     assert "in small_inputs" in refused.traceback
 
 
-def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_path, installed):
+def test_whole_model_runs_and_its_record_names_device_and_clock(tmp_path, installed):
     record = measured(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW, environment=installed)
     environment = record.environment
 
@@ -86,8 +86,8 @@ def test_a_whole_model_runs_and_its_record_says_on_what_and_by_which_clock(tmp_p
 
 
 @pytest.mark.parametrize("device", ["hostdev", "cpu"])
-def test_a_row_of_few_batches_holds_the_last_output_while_it_makes_the_next(tmp_path, installed, device):
-    """As a loop does that says ``output = model(inputs)``, and as a trial does."""
+def test_row_of_few_batches_holds_last_output_during_the_next(tmp_path, installed, device):
+    """Like a loop of ``output = model(inputs)``, and like a trial."""
     few = ("--batch-sizes", 1, "--batches", 1, "--warmup", 1, "--processes", 1, "--max-seconds", 1)
     (row,) = measured(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few, environment=installed).rows
 
@@ -113,7 +113,7 @@ def test_training_runs_too(tmp_path, installed):
         ("counters", "events", "its allocator does not count a tensor that is there"),
     ],
 )
-def test_what_a_device_has_wrong_is_noticed_not_used_and_told(tmp_path, installed, lie, clock, told):
+def test_device_defects_are_detected_avoided_and_reported(tmp_path, installed, lie, clock, told):
     lying = installed | {"HOSTDEV_LIE": lie}
     ran = run(tmp_path, f"{MODELS}/plain.py:mebibytes", "--device", "hostdev", *ONE_ROW[:2], *QUICK, environment=lying)
     assert ran.status == 0, ran.err
@@ -150,7 +150,7 @@ def test_by_the_host_clock_a_row_takes_as_long_as_its_work(tmp_path, installed):
     assert min(row.device_ms) == pytest.approx(40, rel=0.1)
 
 
-def test_what_no_counter_can_hold_to_takes_no_memory_limit(tmp_path, installed):
+def test_device_without_counters_refuses_a_memory_limit(tmp_path, installed):
     lying = installed | {"HOSTDEV_LIE": "counters"}
     asked = ("resnet18", "--device", "hostdev", "--memory-limit", "100MiB", "--quiet")
     ran = run(tmp_path, *asked, environment=lying)
@@ -174,14 +174,14 @@ def test_what_no_counter_can_hold_to_takes_no_memory_limit(tmp_path, installed):
         (("--device", "nodev"), 2, "'nodev' is none of auto, cpu, cpu:0-3, cuda"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line(tmp_path, installed, options, status, told):
+def test_impossible_device_request_is_refused_in_one_line(tmp_path, installed, options, status, told):
     ran = run(tmp_path, "resnet18", *options, "--quiet", environment=installed)
 
     assert (ran.status, len(ran.err.splitlines())) == (status, 1)
     assert told in ran.err
 
 
-def test_a_package_that_does_not_import_is_told_in_one_line(tmp_path, installed):
+def test_broken_device_package_is_reported_in_one_line(tmp_path, installed):
     (tmp_path / "torch_broken.py").write_text("raise OSError('libbroken.so: cannot open shared object file')\n")
     searched = os.pathsep.join([str(tmp_path), installed["PYTHONPATH"]])
     ran = run(tmp_path, "resnet18", "--device", "broken", "--quiet", environment=installed | {"PYTHONPATH": searched})
@@ -191,7 +191,7 @@ def test_a_package_that_does_not_import_is_told_in_one_line(tmp_path, installed)
     assert len(ran.err.splitlines()) == 1
 
 
-def test_where_torch_loads_it_by_itself_it_is_listed_and_auto_takes_it(tmp_path, autoloaded):
+def test_autoloaded_device_is_listed_and_chosen_by_auto(tmp_path, autoloaded):
     listed = run(tmp_path, "devices", environment=autoloaded)
     record = measured(tmp_path, f"{MODELS}/plain.py:mebibytes", *ONE_ROW[:2], *QUICK, environment=autoloaded)
 

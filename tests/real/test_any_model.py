@@ -5,7 +5,7 @@ from support.command import QUICK, measured
 from support.folders import MODELS
 
 PIECES, PIECE_S = 10, 0.002
-"""As in the models' file: the sleeps of a lazy output."""
+"""Pieces and seconds per piece of a lazy output, as in the model file."""
 FIELDS = f"{MODELS}/other_fields.py"
 SETS = f"{MODELS}/sets_torch.py"
 FEW = ("--max-batch", 8, *QUICK)
@@ -45,7 +45,7 @@ def test_weights_that_no_conversion_is_for_are_measured_as_they_were_made(tmp_pa
     assert ("dtypes" in kinds(record)) == (dtype != "own")
 
 
-def test_a_conversion_that_breaks_the_model_is_refused_and_names_the_dtype_that_runs(tmp_path, ask):
+def test_breaking_conversion_is_refused_with_a_working_dtype(tmp_path, ask):
     ran = ask(tmp_path, f"{FIELDS}:works_in_double", *FEW)
 
     assert ran.status == 3
@@ -82,7 +82,7 @@ def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, 
         ("refuses_to_move", False, "16"),
     ],
 )
-def test_inputs_of_any_form_are_measured_and_the_report_says_who_counted(tmp_path, ask, factory, by_word, shape):
+def test_inputs_of_any_form_are_measured_with_counting_notice(tmp_path, ask, factory, by_word, shape):
     record = passed(ask, tmp_path, factory, *FEW)
 
     assert record.edge.largest_batch == 8
@@ -104,21 +104,21 @@ def test_inputs_that_do_not_grow_with_the_batch_are_refused(tmp_path, ask, facto
 def test_lazy_outputs_are_computed_within_the_timed_step(tmp_path, ask, factory):
     lazy = passed(ask, tmp_path, factory, "--batch-sizes", 64, *QUICK)
 
-    assert min(lazy.rows[0].device_ms) >= 1000 * PIECES * PIECE_S  # a call that computes nothing takes far less
+    assert min(lazy.rows[0].device_ms) >= 1000 * PIECES * PIECE_S  # a call without computation takes far less
     assert lazy.rows[0].seen == ("drained",)
     assert "output_drained" in kinds(lazy)
 
 
 @pytest.mark.parametrize("factory", ["halves_its_input", "grows_its_input"])
 def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, ask, factory):
-    record = passed(ask, tmp_path, factory, *FEW)  # the model raises when it sees what it has written
+    record = passed(ask, tmp_path, factory, *FEW)  # the model raises if it receives its own modified input
 
     assert all("inputs_restored" in row.seen for row in record.rows)
     assert "inputs_restored" in kinds(record)
     assert not any(row.output is not None and row.output.result == "not_finite" for row in record.rows)
 
 
-def test_a_model_that_remembers_inputs_is_named_and_one_that_forgets_is_not(tmp_path, ask):
+def test_caching_model_is_named_and_non_caching_one_is_not(tmp_path, ask):
     remembers = passed(ask, tmp_path / "lazy", "remembers", "--batch-sizes", "8,16", *QUICK)
     forgets = passed(ask, tmp_path / "eager", "forgets", "--batch-sizes", "8,16", *QUICK)
 
@@ -127,9 +127,9 @@ def test_a_model_that_remembers_inputs_is_named_and_one_that_forgets_is_not(tmp_
 
 
 def test_a_model_that_compiles_itself_is_compiled_at_every_batch_size(tmp_path, ask):
-    sizes = ",".join(map(str, range(16, 27)))  # torch gives up at the ninth shape of a process
+    sizes = ",".join(map(str, range(16, 27)))  # torch gives up at the ninth shape in a process
 
-    record = passed(ask, tmp_path, "compiles_itself", "--batch-sizes", sizes, *QUICK)  # raises where it runs uncompiled
+    record = passed(ask, tmp_path, "compiles_itself", "--batch-sizes", sizes, *QUICK)  # raises if it runs uncompiled
 
     assert all(row.timings[0].compiled is not None for row in record.rows)
     assert "fell_back" not in kinds(record)
@@ -151,7 +151,7 @@ def test_a_model_that_torch_gives_up_compiling_is_named(tmp_path, ask):
         ("normalised", ("--phase", "train"), [2, 4, 8, 12]),
     ],
 )
-def test_batch_sizes_are_multiples_of_what_the_model_takes(tmp_path, ask, factory, options, sizes):
+def test_batch_sizes_are_multiples_accepted_by_the_model(tmp_path, ask, factory, options, sizes):
     granularity = sizes[0]
     record = passed(ask, tmp_path, factory, *options, "--max-batch", 12, *QUICK)
 
@@ -168,7 +168,7 @@ def test_batch_sizes_that_are_no_multiples_of_the_granularity_are_refused(tmp_pa
     assert "--batch-sizes must be multiples of --granularity 3" in ran.err
 
 
-def test_a_layout_that_breaks_the_model_is_refused_for_it_beside_one_that_runs(tmp_path, ask):
+def test_breaking_layout_is_refused_alone_and_skipped_with_another(tmp_path, ask):
     both = ask(tmp_path, f"{FIELDS}:viewed", "--layout", "nchw,nhwc", "--max-batch", 2, *QUICK)
     alone = ask(tmp_path, f"{FIELDS}:viewed", "--layout", "nhwc", "--max-batch", 2, *QUICK)
 
@@ -178,7 +178,7 @@ def test_a_layout_that_breaks_the_model_is_refused_for_it_beside_one_that_runs(t
     assert "Best recipe    fp32 nchw eager" in both.out
 
 
-def test_a_module_that_refuses_eval_is_measured_and_the_report_says_so(tmp_path, ask):
+def test_module_refusing_eval_is_measured_with_a_notice(tmp_path, ask):
     assert "eval_left_out" in kinds(passed(ask, tmp_path, "refuses_eval", *FEW))
 
 
@@ -190,7 +190,7 @@ def test_a_model_that_fails_in_eval_mode_alone_is_refused_for_that(tmp_path, ask
     assert "call post_process() before inference" in ran.err
 
 
-def test_a_models_own_error_is_shown_whole_and_without_frames_of_the_tool(tmp_path, ask):
+def test_model_error_is_shown_whole_without_frames_of_the_tool(tmp_path, ask):
     ran = ask(tmp_path, f"{FIELDS}:wrong", *FEW)
 
     assert ran.status == 5
@@ -199,7 +199,7 @@ def test_a_models_own_error_is_shown_whole_and_without_frames_of_the_tool(tmp_pa
     assert "/tputfind/" not in ran.err
 
 
-def test_random_lengths_are_drawn_anew_by_each_process_and_said(tmp_path, ask):
+def test_random_lengths_are_redrawn_by_each_process_and_reported(tmp_path, ask):
     record = passed(ask, tmp_path, "random_lengths", "--batch-sizes", 2, "--batches", 6, "--warmup", 1)
     again = passed(ask, tmp_path / "eager", "random_lengths", "--batch-sizes", 2, "--batches", 6, "--warmup", 1)
 
@@ -216,7 +216,7 @@ def test_random_lengths_are_drawn_anew_by_each_process_and_said(tmp_path, ask):
         ("two_networks", ("--optimizer", "adam"), "the loss is a stand-in: the model's own is not known"),
     ],
 )
-def test_training_says_which_of_loss_and_optimizer_stand_in(tmp_path, ask, *, factory, more, expected):
+def test_training_reports_stand_in_loss_and_optimizer(tmp_path, ask, *, factory, more, expected):
     record = passed(ask, tmp_path, factory, "--phase", "train", "--batch-sizes", 4, *more, *QUICK)
 
     (notice,) = [notice for notice in record.notices if notice.kind == "stand_ins"]
@@ -225,10 +225,10 @@ def test_training_says_which_of_loss_and_optimizer_stand_in(tmp_path, ask, *, fa
 
 @pytest.mark.parametrize("factory", ["net", "newer_switch"])
 def test_settings_of_the_users_file_are_kept_or_overridden_and_recorded(tmp_path, factory):
-    # By the installed command, whose server imports the file before anything has started a thread.
+    # Use the installed command, whose server imports the file before any thread starts.
     record = measured(tmp_path / "new", f"{SETS}:{factory}", "--batch-sizes", 4, *QUICK)
 
-    assert [row.failure for row in record.rows] == [None]  # the model raises if a setting is not what it must be
+    assert [row.failure for row in record.rows] == [None]  # the model raises if a setting is wrong
     settings = {setting.name: setting.kept for setting in record.settings}
     assert settings["torch.backends.cuda.matmul.allow_tf32"] is False
     assert settings["torch.backends.cudnn.benchmark"] is True

@@ -1,14 +1,14 @@
-"""What looks at pages in a real browser sees the faults that the tests of the report page say are not there."""
+"""The browser harness detects the faults that the tests of the report page exclude."""
 
 import pytest
 from support.browser import PHONE, missing, program
 
-NOWHERE = "http://127.0.0.1:9/x.js"  # Chromium refuses this port by itself: nothing is sent
+NOWHERE = "http://127.0.0.1:9/x.js"  # Chromium blocks this port itself, so no packet is sent
 
 
 @pytest.fixture
 def page_of(tmp_path):
-    """Write a page with this in its body."""
+    """Return a function that writes a page with a given body."""
 
     def write(content: str):
         path = tmp_path / "page.html"
@@ -42,7 +42,7 @@ def test_an_error_is_seen(browser, page_of, script, error):
         f"<script>new Worker(URL.createObjectURL(new Blob([`fetch('{NOWHERE}').catch(() => 0)`])))</script>",
     ],
 )
-def test_a_request_is_seen_though_nothing_answers(browser, page_of, content):
+def test_request_is_recorded_though_unanswered(browser, page_of, content):
     with browser.open(page_of(content)) as page:
         assert [url.replace("ws:", "http:") for url in page.requests] == [NOWHERE]
 
@@ -62,7 +62,7 @@ def test_axe_finds_grey_on_grey_in_the_dark_only(browser, page_of):
         assert {violation.split(":")[0] for violation in page.violations()} == {"color-contrast (serious)"}
 
 
-def test_what_takes_the_mouse_alone_is_out_of_the_keyboards_reach(browser, page_of):
+def test_mouse_only_element_is_not_reachable_by_keyboard(browser, page_of):
     with browser.open(page_of('<button>One</button><span onclick="1">Two</span>')) as page:
         page.tab_to("button")
         with pytest.raises(AssertionError, match="5 times Tab did not reach span"):
@@ -77,7 +77,7 @@ def test_a_page_too_wide_for_a_phone_is_seen(browser, page_of):
         assert page.too_wide_px() > 300
 
 
-def test_without_a_browser_it_is_said_how_to_get_one(monkeypatch):
+def test_missing_browser_is_reported_with_installation_advice(monkeypatch):
     pytest.importorskip("axe_playwright_python", reason="no browser here: pip install 'tputfind[test]'")
     monkeypatch.delenv("CHROMIUM", raising=False)
     monkeypatch.setenv("PATH", "")

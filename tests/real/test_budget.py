@@ -1,4 +1,4 @@
-"""A run that is to end in time."""
+"""A run that must end within a budget."""
 
 import time
 
@@ -11,7 +11,7 @@ from tputfind.record.record import Edge
 
 
 @pytest.mark.alone
-def test_a_run_ends_within_its_budget_and_names_what_it_left_out(tmp_path):
+def test_run_ends_within_its_budget_and_lists_omissions(tmp_path):
     start = time.perf_counter()
     ran = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 64, "--max-noise", "0.3%", "--budget", "12s")
     seconds = time.perf_counter() - start
@@ -29,7 +29,7 @@ def test_a_run_ends_within_its_budget_and_names_what_it_left_out(tmp_path):
 
 
 @pytest.mark.alone
-def test_a_search_that_takes_most_of_the_budget_is_cut_short_and_what_passed_is_timed(tmp_path):
+def test_long_search_is_cut_short_and_passed_batches_are_timed(tmp_path):
     start = time.perf_counter()
     ran = run(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "none", "--budget", "12s")
     seconds = time.perf_counter() - start

@@ -1,4 +1,4 @@
-"""A library's model is built where it runs, and is what its own constructor, converted and moved, would have made."""
+"""A library model is built on its device and equals the result of its own constructor, converted and moved."""
 
 import gc
 import subprocess
@@ -45,7 +45,7 @@ NAMED = (
 
 @pytest.fixture
 def source(tmp_path):
-    """Return the source of a model; the configuration of one of transformers is small."""
+    """Return a function that finds a model's source; transformers models get a small configuration."""
 
     def find(name):
         kind = name.removeprefix("hf:")
@@ -58,14 +58,14 @@ def source(tmp_path):
 
 
 class Counted:
-    """A source whose module is built as often as ``times`` says."""
+    """A source that counts its builds in ``times``."""
 
     def __init__(self, source):
         self.times = 0
         self._build = source.build
-        self.source = source._replace(build=self._counted)
+        self.source = source._replace(build=self._count_build)
 
-    def _counted(self):
+    def _count_build(self):
         self.times += 1
         return self._build()
 
@@ -128,7 +128,7 @@ def test_tied_weights_stay_one_parameter(source):
 
 
 class Norm(nn.Module):
-    """Looks at a weight, which has no memory yet."""
+    """Reads a weight, which has no memory yet."""
 
     def __init__(self):
         super().__init__()
@@ -137,7 +137,7 @@ class Norm(nn.Module):
 
 
 class Keeps(nn.Module):
-    """Keeps a tensor that is no weight of the module."""
+    """Keeps a tensor that is not a weight of the module."""
 
     def __init__(self):
         super().__init__()
@@ -146,7 +146,7 @@ class Keeps(nn.Module):
 
 
 class Unwritten(nn.Module):
-    """Leaves a weight as torch gives the memory."""
+    """Leaves a weight uninitialized."""
 
     def __init__(self):
         super().__init__()
@@ -154,7 +154,7 @@ class Unwritten(nn.Module):
 
 
 class Replaces(nn.Module):
-    """Has other weights once it was moved."""
+    """Replaces its weights when it is moved."""
 
     def __init__(self):
         super().__init__()
@@ -192,7 +192,7 @@ def test_want_of_memory_is_not_tried_again_on_the_host():
     assert counted.times == 1
 
 
-def test_constructor_that_draws_on_a_view_and_on_a_replaced_layer_is_repeated():
+def test_constructor_drawing_on_views_and_replaced_layers_is_repeated():
     def make():
         module = nn.Sequential(nn.Embedding(8, 4, padding_idx=2), nn.Linear(4, 4))
         module[1] = nn.Linear(4, 2)

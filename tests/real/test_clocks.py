@@ -1,4 +1,4 @@
-"""`tputfind clocks` on the CPU, where the host clock is all there is."""
+"""`tputfind clocks` on the CPU, which has only the host clock."""
 
 import signal
 import subprocess
@@ -47,8 +47,8 @@ def test_two_models_make_a_pipeline(tmp_path):
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)
     stages = [stage_figures(found.cells, stage, "synchronised") for stage in ("first", "work", "second")]
     assert [len(figures.samples_ms) for figures in stages] == [found.repeats - found.drop] * 3
-    assert 20 <= stages[0].median_ms < 200  # it sleeps for 20 ms
-    assert 5 < min(stages[1].samples_ms) < 60  # others may share this machine
+    assert 20 <= stages[0].median_ms < 200  # a stage sleeps for 20 ms
+    assert 5 < min(stages[1].samples_ms) < 60  # other processes may share this machine
     for way in ("synchronised", "untimed"):
         whole = stage_figures(found.cells, "whole", way)
         assert len(whole.samples_ms) == len(turn_counts(found.repeats - found.drop))
@@ -80,7 +80,7 @@ def test_two_models_make_a_pipeline(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_timed_gives_one_clear_line_and_its_exit_code(tmp_path, ask, arguments, status, expected):
+def test_untimeable_model_gives_one_line_and_its_exit_code(tmp_path, ask, arguments, status, expected):
     ran = ask(tmp_path, "clocks", *arguments, "--quiet")
 
     assert ran.status == status, ran.err
@@ -96,7 +96,7 @@ def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path, ask):
     assert "from pageable memory fails (RuntimeError: " in " ".join(ran.out.split())
 
 
-def test_where_copies_end_the_process_they_cost_their_cells_only(tmp_path, ask):
+def test_copies_that_kill_the_process_cost_only_their_cells(tmp_path, ask):
     ran = ask(tmp_path, "clocks", f"{MODELS}/plain.py:dies_of_new_inputs", *FEW, "--save", "all.json")
 
     assert ran.status == 0, ran.err

@@ -61,7 +61,7 @@ def nodes():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder with a model that is nowhere else."""
+    """Provide a folder with a model that no other folder has."""
     (tmp_path / "net.py").write_text(MODEL)
     (tmp_path / "layers.py").write_text(LAYERS.format(folder=tmp_path.name))
     return tmp_path
@@ -76,7 +76,7 @@ def nodes_of(found):
 
 
 def test_no_cluster_here_is_one_line(folder):
-    """The first of these tests: Ray finds any cluster of this machine, that of the others too."""
+    """Run this test first: Ray finds any cluster of this machine, including the cluster of the other tests."""
     ran = run(folder, "net.py:make", "--ray")
 
     assert ran.status == 2
@@ -85,7 +85,7 @@ def test_no_cluster_here_is_one_line(folder):
 
 
 def test_a_cluster_that_was_killed_is_one_line_at_once(folder):
-    """Ray keeps its address, and would try to join it for minutes. What listens on port 1 of this machine: nothing."""
+    """Ray keeps the address and would try to join for minutes; no process listens on port 1."""
     kept = folder / "ray"
     kept.mkdir()
     (kept / "ray_current_cluster").write_text("127.0.0.1:1")
@@ -97,7 +97,7 @@ def test_a_cluster_that_was_killed_is_one_line_at_once(folder):
     assert len(ran.err.splitlines()) == 1
 
 
-def test_one_job_for_each_kind_of_a_model_that_only_the_driver_has(nodes, folder):
+def test_kinds_run_one_job_per_device_kind_with_local_model(nodes, folder):
     ran = run(
         folder, "net.py:make", *QUICK, "--ray", nodes.address, "--kinds", "--output", "fleet", "--save", "all.csv"
     )
@@ -144,7 +144,7 @@ def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folde
 
 
 def test_a_node_does_one_job_at_a_time(nodes, folder):
-    """Ray gives away the cores of a task that waits, and the records would say that nothing else ran."""
+    """Ray releases the cores of a waiting task, so the records would wrongly claim that the node was idle."""
     dtypes = ("--dtype", "fp32,bf16,fp16,amp-bf16")
     ran = run(folder, "net.py:make", *QUICK, *dtypes, "--ray", nodes.address, "--output", "queue")
 
@@ -165,7 +165,7 @@ def test_each_device_of_each_node_is_measured(nodes, folder):
     assert nodes_of(records(folder, "each")) == ["127.0.0.3", "127.0.0.4"], ran.err
 
 
-def test_a_node_that_is_killed_costs_its_job_time_and_nothing_that_came_back(nodes, folder):
+def test_killed_node_reruns_its_job_and_loses_no_result(nodes, folder):
     process = subprocess.Popen(
         [*command(), *map(str, ("net.py:slow", "net.py:make", *QUICK, "--ray", nodes.address, "--output", "any"))],
         cwd=folder,
@@ -181,7 +181,7 @@ def test_a_node_that_is_killed_costs_its_job_time_and_nothing_that_came_back(nod
         if "net.py:slow" in line and "starts" in line and lost is None:
             lost = int(line.partition(" on 127.0.0.")[2].partition(":")[0])
             time.sleep(3)
-            nodes.lose(lost)  # the job of the other node has ended by then, or runs on
+            nodes.lose(lost)  # the job of the other node has ended by then, or keeps running
     status = process.wait()
 
     out = process.stdout.read()
@@ -199,7 +199,7 @@ def test_a_node_that_is_killed_costs_its_job_time_and_nothing_that_came_back(nod
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_driver_keeps_what_came_back_and_goes_on_with_the_rest(nodes, folder, number):
+def test_interrupted_driver_keeps_results_and_resumes_the_rest(nodes, folder, number):
     arguments = ["net.py:make", "net.py:slow", *QUICK, "--ray", nodes.address]
     process = subprocess.Popen(
         [*command(), *map(str, (*arguments, "--output", "fleet"))],
@@ -223,7 +223,7 @@ def test_an_interrupted_driver_keeps_what_came_back_and_goes_on_with_the_rest(no
         assert time.monotonic() < until_s, "it went on on the nodes"
         time.sleep(0.2)
 
-    if number == signal.SIGTERM:  # once is enough
+    if number == signal.SIGTERM:  # one signal is enough
         again = run(folder, *arguments, "--resume", "fleet")
         assert again.status == 0, again.err
         assert sorted(record.spec.model for record in records(folder, "fleet")) == ["net.py:make", "net.py:slow"]
@@ -231,7 +231,7 @@ def test_an_interrupted_driver_keeps_what_came_back_and_goes_on_with_the_rest(no
 
 
 def _tasks(nodes):
-    """The measuring processes on the nodes."""
+    """Return the measuring processes on the nodes."""
     for process in (one for number in (3, 4) for one in nodes.running(number)):
         try:
             if "tputfind.worker.server" in " ".join(process.cmdline()):
@@ -240,7 +240,7 @@ def _tasks(nodes):
             continue
 
 
-def test_a_node_of_another_version_is_told(nodes, folder):
+def test_node_of_another_version_is_reported(nodes, folder):
     package = Path(tputfind.__file__).parent
     shutil.copytree(package, folder / "older" / "tputfind", ignore=shutil.ignore_patterns("__pycache__"))
     version = folder / "older" / "tputfind" / "version.py"
@@ -271,7 +271,7 @@ def test_a_task_that_never_comes_back_is_given_up(nodes, folder, monkeypatch, bu
     finally:
         for process in nodes.started():
             if process.status() == psutil.STATUS_STOPPED:
-                process.kill()  # nothing else would end it
+                process.kill()  # it would not end otherwise
         nodes.lose(7)
 
     late = next(one for one in came if one.record.spec == specs[0])
@@ -300,7 +300,7 @@ def _raises_an_object(*_):
 
 
 @pytest.mark.parametrize("hostile", [_returns_an_object, _raises_an_object])
-def test_nothing_that_a_node_pickled_is_unpickled_here(nodes, hostile, monkeypatch):
+def test_pickles_from_a_node_are_never_unpickled_here(nodes, hostile, monkeypatch):
     monkeypatch.setattr(cluster.task, "task", hostile)
     with cluster._connected(nodes.address, None) as ray:
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -336,7 +336,7 @@ def test_bad_input_is_one_line_and_its_exit_code(nodes, folder):
         assert "Traceback" not in ran.err
 
 
-def test_what_a_node_refuses_is_one_line_and_its_exit_code(nodes, folder):
+def test_refusal_of_a_node_is_one_line_with_its_exit_code(nodes, folder):
     ran = run(folder, "net.py:nothing", *QUICK, "--ray", nodes.address)
 
     assert ran.status == 2, ran.err

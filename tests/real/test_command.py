@@ -1,4 +1,4 @@
-"""What a user meets: tables, files, models."""
+"""Tables, files and models as a user of the command meets them."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from support.shown import KINDS
 from tputfind.errors import BadRequest, NoSuchDevice
 
 
-def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(tmp_path):
+def test_main_job_prints_table_and_answers_and_saves_files(tmp_path):
     asked = ("mobilenet_v3_small", "--image-size", 64, "--max-batch", 3, "--max-latency", "none", "--slo", "10s")
     ran = run(tmp_path, *asked, "--percentile", 90, *QUICK)
 
@@ -36,7 +36,7 @@ def test_the_main_job_prints_a_table_and_four_answers_and_saves_record_and_csv(t
     assert record.parameters == 2542856
 
 
-def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_and_latency(tmp_path, ask):
+def test_cpu_row_uses_one_window_for_throughput_and_latency(tmp_path, ask):
     asked = ("--batch-sizes", "1,4", *QUICK, "--batches", 8)
     record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
@@ -48,7 +48,7 @@ def test_on_a_device_that_does_one_thing_at_a_time_one_window_gives_throughput_a
         assert row.samples_per_s <= 100
 
 
-def test_options_stand_before_or_after_the_model_and_several_models_make_one_table(tmp_path, ask):
+def test_options_may_precede_model_and_several_models_share_a_table(tmp_path, ask):
     ran = ask(
         tmp_path,
         "--no-save",
@@ -67,7 +67,7 @@ def test_options_stand_before_or_after_the_model_and_several_models_make_one_tab
     assert not (tmp_path / "results").exists()
 
 
-def test_a_second_run_overwrites_nothing(tmp_path, ask):
+def test_second_run_never_overwrites(tmp_path, ask):
     first = ask(tmp_path, "shufflenet_v2_x0_5", *TINY)
     before = {path: path.read_bytes() for path in (tmp_path / "results").iterdir()}
     second = ask(tmp_path, "shufflenet_v2_x0_5", *TINY, "--save", "copy.json")
@@ -87,7 +87,7 @@ def test_every_dtype_of_the_cpu_runs_in_both_layouts(tmp_path, ask, dtype, layou
     assert [row.status for row in ran.record().rows] == ["ok"]
 
 
-def test_inputs_may_be_keywords_and_a_module_alone_takes_the_shape_that_is_given(tmp_path, ask):
+def test_keyword_inputs_and_given_input_size_are_accepted(tmp_path, ask):
     keywords = ask(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", 2, *QUICK)
     alone = ask(tmp_path, f"{MODELS}/plain.py:module_alone", "--input-size", 16, "--batch-sizes", 2, *QUICK)
 
@@ -105,7 +105,7 @@ def test_channels_last_takes_every_tensor_by_its_own_rank(tmp_path, ask):
 
 
 def test_channels_last_arranges_a_model_as_torch_itself_does():
-    """Strides too: those of 1x1 weights are no choice of ours, and kernels are picked by them."""
+    """Compare strides too: those of 1x1 weights are ambiguous, and kernels are chosen by them."""
     import torch
     import torchvision
 
@@ -120,7 +120,7 @@ def test_channels_last_arranges_a_model_as_torch_itself_does():
     assert all(torch.equal(tensor, torchs[name]) for name, tensor in ours.items())
 
 
-def test_a_package_in_the_current_folder_can_be_named_and_what_the_model_prints_stays_out_of_the_table(tmp_path):
+def test_local_package_is_found_and_model_prints_stay_off_stdout(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "__init__.py").write_text((MODELS / "plain.py").read_text())
 
@@ -150,7 +150,7 @@ def test_the_cpu_is_among_the_devices(tmp_path, ask):
     assert any(line.startswith("cpu ") for line in ran.out.splitlines())
 
 
-def test_a_model_file_may_be_called_like_a_package_and_lie_in_a_folder_with_brackets(tmp_path, ask):
+def test_model_file_may_be_named_like_a_package_in_bracketed_folder(tmp_path, ask):
     folder = tmp_path / "a[/x]b|c"
     folder.mkdir(parents=True)
     (folder / "torch.py").write_text((MODELS / "plain.py").read_text())
@@ -161,7 +161,7 @@ def test_a_model_file_may_be_called_like_a_package_and_lie_in_a_folder_with_brac
     assert "[/x]" in ran.out
 
 
-def test_the_shape_of_a_sample_leaves_out_the_batch_axis_wherever_it_is(tmp_path, ask):
+def test_sample_shape_omits_the_batch_axis_at_any_position(tmp_path, ask):
     record = ask(tmp_path, f"{MODELS}/plain.py:batch_on_the_second_axis", "--batch-sizes", 3, *QUICK).record()
 
     assert record.input_shape == "7x16"
@@ -178,14 +178,14 @@ def test_a_pipe_is_written_to_and_a_link_is_followed(tmp_path):
     assert "| batch |" in (tmp_path / "real.md").read_text()
 
 
-def test_a_window_with_fewer_batches_than_asked_for_is_said_to_be_cut_short(tmp_path, ask):
+def test_window_with_fewer_batches_than_requested_is_cut_short(tmp_path, ask):
     asked = ("--batch-sizes", 4, "--batches", 50, "--max-seconds", 1, "--warmup", 1)
     record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
 
     assert "cut_short" in [notice.kind for notice in record.notices]
 
 
-def test_commands_asked_in_one_process_share_its_server(tmp_path, kept, ask):
+def test_commands_in_one_process_share_its_server(tmp_path, kept, ask):
     servers = []
     for _ in range(2):
         assert ask(tmp_path, f"{MODELS}/plain.py:mebibytes", "--batch-sizes", 1, "--no-save", *QUICK).status == 0
@@ -204,7 +204,7 @@ def test_both_ways_to_start_it_are_the_same():
     assert outputs[0] == outputs[1]
 
 
-def test_from_python_it_is_one_call_and_the_script_needs_no_main_guard(tmp_path):
+def test_find_in_python_needs_no_main_guard(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, tputfind\n"
@@ -240,7 +240,7 @@ def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_p
     assert (tmp_path / "all.md").read_bytes() == (tmp_path / "again.md").read_bytes()
 
 
-def test_from_python_a_recipe_that_cannot_run_is_a_failed_row_unless_none_can(kept):
+def test_find_impossible_recipe_is_failed_row_unless_none_can_run(kept):
     model, quick = (
         f"{MODELS}/plain.py:keyword_inputs",
         {"batch_sizes": [1], "batches": 10, "processes": 1, "device": "cpu"},
@@ -255,7 +255,7 @@ def test_from_python_a_recipe_that_cannot_run_is_a_failed_row_unless_none_can(ke
 
 
 @pytest.mark.parametrize("shown", [True, False, None])
-def test_from_python_progress_is_shown_where_it_is_wanted(kept, capsys, shown):
+def test_find_shows_progress_only_on_request(kept, capsys, shown):
     kept.find(f"{MODELS}/plain.py:sleeps", batch_sizes=[1], batches=10, processes=1, progress=shown)
 
     printed = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Comparing and showing saved records again, asked through the command."""
+"""Comparing and showing saved records through the command."""
 
 import json
 import shlex
@@ -20,7 +20,7 @@ replace = msgspec.structs.replace
 
 
 def saved(path, factor=1.0, **changes):
-    """Save a record of two batch sizes in three processes each, slower by a factor."""
+    """Save a record of two batch sizes with three processes each, slowed by a factor."""
     rows = [
         Row(
             batch_size=batch,
@@ -40,7 +40,7 @@ def pair(tmp_path):
     return tmp_path
 
 
-def test_a_slowdown_is_told_with_its_interval_and_fails_where_that_was_asked(pair):
+def test_slowdown_is_reported_with_interval_and_fails_the_gate(pair):
     told = run(pair, "compare", "old.json", "new.json", "--save", "pr.md", "--save", "all.json")
     failing = run(pair, "compare", "old.json", "new.json", "--fail-slower", "3%")
 
@@ -57,7 +57,7 @@ def test_a_slowdown_is_told_with_its_interval_and_fails_where_that_was_asked(pai
     assert run(pair, "compare", "new.json", "old.json", "--fail-slower", "3%").status == 0
 
 
-def test_folders_are_compared_record_by_record_and_what_has_no_match_is_said(tmp_path):
+def test_folders_are_compared_by_record_and_unmatched_ones_reported(tmp_path):
     spec = example().spec
     for folder, factor in (("old", 1.0), ("new", 1.0)):
         saved(tmp_path / folder / "a.json", factor)
@@ -72,15 +72,15 @@ def test_folders_are_compared_record_by_record_and_what_has_no_match_is_said(tmp
     assert ran.status == 0, ran.err
     assert "resnet50 fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
     assert "resnet50 bf16 nchw eager" in ran.out
-    assert "0.833 times" in ran.out  # of the records of one work in a folder the newest finished one counts
+    assert "0.833 times" in ran.out  # a folder's newest finished record of the same work counts
     assert "new has several records of resnet50 fp16 nchw eager" in ran.err
     assert "NEW has no record of gone" in ran.err
     assert "broken.json is not a tputfind record" in ran.err
     gate = run(tmp_path, "compare", "old", "new", "--fail-slower", "50%")
-    assert gate.status == 2  # what could not be looked at has not passed
+    assert gate.status == 2  # an unreadable record does not pass the gate
 
 
-def test_a_gate_that_could_judge_nothing_is_not_passed(pair):
+def test_gate_fails_if_no_row_can_be_judged(pair):
     saved(pair / "alone.json")
     record = tputfind.load_record(pair / "alone.json")
     rows = tuple(replace(row, timings=row.timings[:1]) for row in record.rows)
@@ -127,7 +127,7 @@ def test_compare_of_records_in_reverse_order_warns(pair):
     )
     assert folders.err == ran.err
     assert run(pair, "compare", "earlier.json", "old.json").err == ""
-    assert run(pair, "compare", "new.json", "old.json").err == ""  # begun in the same second
+    assert run(pair, "compare", "new.json", "old.json").err == ""  # started in the same second
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_compare_of_records_in_reverse_order_warns(pair):
         (("old.json", "new.json", "--tolerance", "0.2%"), "a tolerance of"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(pair, arguments, line):
+def test_impossible_comparison_is_refused_in_one_line(pair, arguments, line):
     saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
     before = (pair / "old.json").read_bytes()
     ran = run(pair, "compare", *arguments)
@@ -156,7 +156,7 @@ def test_what_cannot_be_compared_is_one_line(pair, arguments, line):
     assert (pair / "old.json").read_bytes() == before
 
 
-def test_a_batch_beyond_the_new_largest_is_lost_and_no_gate_is_passed_with_it(pair):
+def test_batch_beyond_new_largest_is_lost_and_fails_the_gate(pair):
     edge = Edge(largest_batch=1, limited_by="memory", fails_at=2)
     record = saved(pair / "less.json", edge=edge)
     left = tputfind.load_record(record)
@@ -168,7 +168,7 @@ def test_a_batch_beyond_the_new_largest_is_lost_and_no_gate_is_passed_with_it(pa
     assert "batch 8: beyond the largest batch of NEW, 1 (memory)" in ran.err
 
 
-def test_a_slowdown_is_told_though_nobody_reads_the_table(pair):
+def test_slowdown_fails_the_gate_with_closed_output(pair):
     asked = shlex.join([*command(), "compare", "old.json", "new.json", "--fail-slower", "3%"])
     shell = ["bash", "-c", f"set -o pipefail; {asked} | true"]
     ran = subprocess.run(shell, cwd=pair, capture_output=True, text=True, env=ENVIRONMENT, check=False)
@@ -177,7 +177,7 @@ def test_a_slowdown_is_told_though_nobody_reads_the_table(pair):
     assert "slower by more than 3 %" in ran.stderr
 
 
-def test_force_compares_unlike_records_and_says_so(pair):
+def test_force_compares_unlike_records_with_a_warning(pair):
     saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
     ran = run(pair, "compare", "old.json", "other.json", "--force")
 
@@ -212,7 +212,7 @@ def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp
         (("old.json", "--slo", "soon"), "--slo"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line(pair, arguments, line):
+def test_impossible_report_is_refused_in_one_line(pair, arguments, line):
     ran = run(pair, "report", *arguments)
 
     assert ran.status == 2

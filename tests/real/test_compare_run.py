@@ -1,4 +1,4 @@
-"""Two models timed in turn: ``tputfind compare --run``."""
+"""Two models timed in interleaved rounds: ``tputfind compare --run``."""
 
 import json
 import os
@@ -19,7 +19,7 @@ OLD, SLOWER = f"{FILE}:old", f"{FILE}:slower"
 RUN = ("compare", "--run", "--device", "cpu", "--quiet")
 
 
-def test_a_slower_model_is_told_with_its_interval_and_fails_where_that_was_asked(tmp_path):
+def test_slower_model_is_reported_with_interval_and_fails_the_gate(tmp_path):
     ran = run(tmp_path, *RUN, OLD, SLOWER, "--fail-slower", "5%", "--save", "all.json", "--save", "pr.md")
 
     (saved,) = json.loads((tmp_path / "all.json").read_text())
@@ -37,7 +37,7 @@ def test_a_slower_model_is_told_with_its_interval_and_fails_where_that_was_asked
     assert "in turn: " in ran.out
 
 
-def test_a_model_beside_itself_passes_as_soon_as_that_is_certain(tmp_path):
+def test_equal_model_passes_the_gate_early(tmp_path):
     ran = run(tmp_path, *RUN, OLD, OLD, "--fail-slower", "10%", "--batch-sizes", "1,8", "--save", "all.json")
 
     (saved,) = json.loads((tmp_path / "all.json").read_text())
@@ -53,7 +53,7 @@ def test_two_recipes_of_one_model_are_compared(tmp_path):
     assert "resnet18 fp32 nchw eager and fp32 nhwc eager on " in ran.out
 
 
-def test_models_that_do_not_fit_side_by_side_take_turns_one_after_the_other(tmp_path):
+def test_models_too_large_together_take_turns(tmp_path):
     environment = ENVIRONMENT | {"HELD": str(tmp_path / "held")}
     ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", "--budget", "30s", environment=environment)
 
@@ -61,7 +61,7 @@ def test_models_that_do_not_fit_side_by_side_take_turns_one_after_the_other(tmp_
     assert "ambiguous" in ran.out or "same" in ran.out
 
 
-def test_a_batch_size_that_new_does_not_take_any_more_is_a_regression_and_the_others_are_judged(tmp_path):
+def test_batch_failing_in_new_is_regression_and_other_batches_are_judged(tmp_path):
     arguments = (OLD, f"{FILE}:fails", "--batch-sizes", "8,16", "--save", "all.json", "--budget", "30s")
     ran = run(tmp_path, *RUN, *arguments, "--fail-slower", "10%")
 
@@ -80,7 +80,7 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
 
 
 @pytest.mark.parametrize("factory", ["needs_grad", "step"])
-def test_what_runs_under_autograd_only_is_compared_as_it_runs(tmp_path, factory):
+def test_models_requiring_autograd_are_compared(tmp_path, factory):
     ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", "--budget", "30s")
 
     assert ran.status == 0, ran.err
@@ -97,7 +97,7 @@ def test_what_runs_under_autograd_only_is_compared_as_it_runs(tmp_path, factory)
         ((OLD, "no/such.py:make"), "no/such.py"),
     ],
 )
-def test_what_cannot_be_compared_in_turn_is_one_line(tmp_path, arguments, line):
+def test_impossible_comparison_in_turn_is_refused_in_one_line(tmp_path, arguments, line):
     ran = run(tmp_path, *RUN, *arguments)
 
     assert ran.status == 2
@@ -105,7 +105,7 @@ def test_what_cannot_be_compared_in_turn_is_one_line(tmp_path, arguments, line):
     assert len(ran.err.strip().splitlines()) == 1
 
 
-def test_options_of_a_measurement_are_refused_beside_records(tmp_path):
+def test_measurement_options_with_records_are_refused(tmp_path):
     ran = run(tmp_path, "compare", "old.json", "new.json", "--dtype", "fp16", "--budget", "1min")
 
     assert ran.status == 2

@@ -1,4 +1,4 @@
-"""What a shell offers at Tab, through the environment variables by which its script asks."""
+"""Words that a shell offers at Tab, through the environment variables of its completion script."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from support.command import ENVIRONMENT, command
 
 
 def offered(*words: str, shell: str = "bash") -> list[str]:
-    """What is offered for the last word, with its kind in front of it: ``plain,fp16``."""
+    """Return the words offered for the last word, with their kind as prefix: ``plain,fp16``."""
     place = words[-1] if shell == "fish" else str(len(words))
     asked = {"COMP_WORDS": " ".join(("tputfind", *words)), "COMP_CWORD": place}
     return answer({"_TPUTFIND_COMPLETE": f"{shell}_complete", **asked}).split()
@@ -53,11 +53,11 @@ def answer(variables: dict[str, str]) -> str:
         (("run", "--max-batch", ""), []),
     ],
 )
-def test_bash_is_offered_what_can_follow(words, expected):
+def test_bash_completion_offers_possible_words(words, expected):
     assert offered(*words) == expected
 
 
-def test_with_nothing_typed_the_commands_are_offered():
+def test_completion_of_empty_word_offers_the_commands():
     assert offered("") == [
         f"plain,{name}"
         for name in ("run", "tune", "clocks", "forecast", "size", "report", "compare", "models", "devices", "schema")
@@ -97,7 +97,7 @@ def test_fish_itself_completes_a_list_by_that_script():
     assert done.stdout == "fp16,bf16\n"
 
 
-def test_completion_imports_nothing_that_takes_time():
+def test_completion_imports_no_heavy_package():
     program = (
         "import sys\n"
         "from tputfind.__main__ import main\n"

@@ -1,7 +1,7 @@
-"""The contract of a device, on the one that is everywhere."""
+"""The device contract on the CPU, which every machine has."""
 
 from support import contract
 
 
-def test_the_cpu_does_what_every_device_must():
+def test_cpu_fulfils_the_device_contract():
     contract.check("cpu")

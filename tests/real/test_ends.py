@@ -1,4 +1,4 @@
-"""A run that is interrupted, killed or robbed of its folder, and the parent that waits for it."""
+"""A run that is interrupted, killed or loses its folder, and the parent that waits for it."""
 
 import fcntl
 import os
@@ -19,8 +19,8 @@ import tputfind
 
 
 def started(tmp_path, *arguments) -> subprocess.Popen:
-    """A run under way, in its first row."""
-    # A background job of a shell, such as a check that nobody watches, would hand down ignored signals.
+    """Start a run, and return its process in its first row."""
+    # A background job of a shell would inherit ignored signals.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     process = subprocess.Popen(
@@ -37,7 +37,7 @@ def started(tmp_path, *arguments) -> subprocess.Popen:
     raise AssertionError("the run ended before its first row")
 
 
-def test_a_folder_that_goes_away_loses_neither_the_run_nor_its_table(tmp_path):
+def test_deleted_folder_loses_neither_the_run_nor_its_table(tmp_path):
     process = started(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2,4", *QUICK, "--batches", 50)
     shutil.rmtree(tmp_path / "results")
     out, err = process.communicate(timeout=60)
@@ -54,7 +54,7 @@ def test_a_folder_that_goes_away_loses_neither_the_run_nor_its_table(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interruption_keeps_what_was_measured_and_says_where_and_how_to_go_on(tmp_path, number):
+def test_interruption_keeps_results_and_shows_how_to_resume(tmp_path, number):
     process = started(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--batches", 1000)
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
@@ -68,8 +68,8 @@ def test_an_interruption_keeps_what_was_measured_and_says_where_and_how_to_go_on
     assert "Traceback" not in err
 
 
-def test_a_terminal_that_goes_away_loses_nothing(tmp_path):
-    """A real terminal, whose other end is closed: every word written to it fails from then on."""
+def test_closed_terminal_loses_no_results(tmp_path):
+    """The test closes the other end of a real terminal, so every later write to it fails."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [*command(), f"{MODELS}/plain.py:sleeps", "--max-batch", "4", "--batches", "1000"],
@@ -93,7 +93,7 @@ def test_a_terminal_that_goes_away_loses_nothing(tmp_path):
     assert path.with_suffix(".csv").exists()
 
 
-def test_a_reader_who_leaves_early_costs_nothing(tmp_path):
+def test_reader_leaving_early_causes_no_error(tmp_path):
     shell = f"{shlex.join([*command(), f'{MODELS}/plain.py:sleeps', '--batch-sizes', '1', *map(str, QUICK)])} | true"
     done = subprocess.run(
         ["bash", "-c", f"set -o pipefail; {shell}"],

@@ -1,4 +1,4 @@
-"""What a model asks for on fake tensors, against arithmetic."""
+"""The requests of a model on fake tensors, compared with arithmetic."""
 
 from collections import Counter
 
@@ -24,7 +24,7 @@ def sizes(trace):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "amp-fp16"])
-def test_what_follows_the_batch_doubles_with_it_and_the_rest_stays(dtype):
+def test_request_sizes_double_with_batch_or_stay_constant(dtype):
     once, twice = (fake_trace(Spec(model="resnet18", dtype=dtype, image_size=64), batch).trace for batch in (5, 10))
 
     assert once.fixed == twice.fixed == 122  # 62 parameters, 60 buffers
@@ -32,7 +32,7 @@ def test_what_follows_the_batch_doubles_with_it_and_the_rest_stays(dtype):
     assert all(one == two for one, two in pairs[: once.fixed])
     steps = pairs[once.fixed :]
     assert {two / one for one, two in steps} == {1.0, 2.0}
-    # Weights that autocast converts are the only other things that are the same for every batch.
+    # Only weights converted by autocast are also the same for every batch.
     assert sum(one == two for one, two in steps) == (2 if dtype == "fp32" else 2 + 3 * 22)
     assert [kind for kind, _ in once.events()] == [kind for kind, _ in twice.events()]
 
@@ -56,7 +56,7 @@ def test_a_linear_layer_asks_for_its_weights_its_input_and_its_outputs():
     assert (trace.batch_size, trace.fixed, trace.complete) == (100, 2, True)
 
 
-def test_a_view_and_a_write_in_place_ask_for_nothing():
+def test_views_and_in_place_writes_allocate_no_memory():
     trace = fake_trace(Spec(model=f"{MODELS}/plain.py:four_mebibytes"), 3).trace
 
     step = [3 * 4 * 2**20, 3 * 4]
@@ -68,7 +68,7 @@ def test_a_view_and_a_write_in_place_ask_for_nothing():
     ("factory", "reason"),
     [("as_long_as_the_longest", "DataDependentOutputException"), ("fails", "this model was made for 0 samples")],
 )
-def test_a_model_that_looks_at_values_or_fails_is_refused_in_one_line(factory, reason):
+def test_value_dependent_or_failing_model_is_refused_in_one_line(factory, reason):
     with pytest.raises(BadRequest, match=f"{factory} does not run on fake tensors: .*{reason}") as refused:
         fake_trace(Spec(model=f"{MODELS}/plain.py:{factory}"), 2)
 
@@ -108,8 +108,8 @@ def test_training_keeps_gradients_and_optimizer_state_of_the_size_of_the_weights
 
 
 @pytest.mark.parametrize("model", ["resnet50", "mobilenet_v3_large"])
-def test_training_asks_for_what_a_device_was_asked_for(model):
-    """The trace of a trial on an H200 holds the same allocations, but for those that libraries make for themselves."""
+def test_training_trace_matches_requests_on_a_device(model):
+    """The trace of a trial on an H200 holds the same allocations, except those that libraries make for themselves."""
     record = load_record(RESULTS / f"nvidia-h200/training/edges/{model}-amp-bf16-adamw-24GiB.json")
     measured = next(trial.trace for trial in record.trials if trial.batch_size == FIRST_BATCH)
 
@@ -122,7 +122,7 @@ def test_training_asks_for_what_a_device_was_asked_for(model):
 
 
 def lasting(trace, libraries=()):
-    """Count the allocations of a trace by the size of their block, without those that are given back at once."""
+    """Count the allocations of a trace by block size, without those that are released at once."""
     events = list(trace.events())
     transient, counted = _transient(events), Counter()
     for number, size in enumerate(value for kind, value in events if kind == "allocate"):
@@ -134,9 +134,9 @@ def lasting(trace, libraries=()):
 @pytest.mark.parametrize(
     ("model", "how"),
     [
-        ("efficientnet_b0", {"image_size": 32}),  # drops out in place, in a view
+        ("efficientnet_b0", {"image_size": 32}),  # dropout in place, in a view
         ("timm:test_vit", {"grad_checkpoint": True}),
-        ("swin_t", {"image_size": 64, "dtype": "amp-fp16"}),  # with a scaler of gradients
+        ("swin_t", {"image_size": 64, "dtype": "amp-fp16"}),  # with a gradient scaler
         (f"{MODELS}/compiled.py:small", {"dtype": "bf16"}),
     ],
 )

@@ -1,4 +1,4 @@
-"""What a user meets where something is wrong: one clear line and the right exit code."""
+"""A user's mistakes and faults: one clear line and the right exit code."""
 
 import os
 import shlex
@@ -68,9 +68,7 @@ from support.folders import MODELS
         (["resnet18", "--device", "cpu", "--dtype", "tf32"], 3, "cpu cannot do --dtype tf32"),
     ],
 )
-def test_bad_input_gives_one_clear_line_and_its_exit_code_and_leaves_nothing(
-    tmp_path, ask, arguments, status, expected
-):
+def test_impossible_request_gives_one_clear_line_and_its_exit_code(tmp_path, ask, arguments, status, expected):
     ran = ask(tmp_path, *arguments, "--quiet")
 
     assert ran.status == status, ran.err
@@ -108,7 +106,7 @@ def test_a_model_that_fails_shows_its_own_traceback_and_exits_with_5(tmp_path, a
         ("leaves", "fails at batch 1: exited with status 0 before it had answered"),
     ],
 )
-def test_a_model_that_fails_in_an_odd_way_is_said_to_fail_and_not_to_be_too_large(tmp_path, ask, factory, expected):
+def test_oddly_failing_model_fails_and_is_not_called_too_large(tmp_path, ask, factory, expected):
     ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--quiet")
 
     assert ran.status == 5, ran.err
@@ -116,7 +114,7 @@ def test_a_model_that_fails_in_an_odd_way_is_said_to_fail_and_not_to_be_too_larg
     assert "memory" not in ran.err
 
 
-def test_an_endless_message_is_cut_and_commands_to_the_terminal_are_taken_out(tmp_path, ask):
+def test_endless_message_is_cut_and_terminal_escapes_removed(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:says_a_lot", "--quiet")
 
     assert ran.status == 5
@@ -133,7 +131,7 @@ def test_standard_streams_may_be_closed(tmp_path, closed):
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
-def test_a_report_that_cannot_be_printed_is_said_and_not_taken_for_done(tmp_path):
+def test_unprintable_report_is_an_error(tmp_path):
     asked = shlex.join([*command(), f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", "2", *map(str, QUICK)])
     done = subprocess.run(
         ["bash", "-c", f"{asked} > /dev/full"],
@@ -156,7 +154,7 @@ OF_300 = [
 
 
 @pytest.mark.parametrize(("form", "length"), [*OF_300, ("hf:{}", 4000), ("{}", 100_000)])
-def test_a_name_of_any_length_that_leads_to_nothing_is_one_short_line(tmp_path, ask, form, length):
+def test_unknown_name_of_any_length_is_one_short_line(tmp_path, ask, form, length):
     (tmp_path / "mine.py").write_text("")
 
     ran = ask(tmp_path, form.format("x" * length, here=tmp_path), "--quiet")
@@ -183,7 +181,7 @@ def test_a_pattern_that_no_name_matches_is_one_short_line(tmp_path, ask, pattern
     assert (ran.err.count("\n"), "\x1b" in ran.err, len(ran.err) < 200) == (1, False, True)
 
 
-def test_a_record_has_a_file_name_that_a_file_can_have_whatever_the_model_is_called(tmp_path):
+def test_record_of_overlong_model_name_has_valid_file_name(tmp_path):
     factory = f"make_{'x' * 3000}"
     (tmp_path / "mine.py").write_text(f"from torch import nn\ndef {factory}(): return nn.Identity()\n")
 
@@ -210,7 +208,7 @@ def test_a_record_has_a_file_name_that_a_file_can_have_whatever_the_model_is_cal
         ),
     ],
 )
-def test_a_torch_that_does_not_import_is_said_in_one_line_with_what_to_do(tmp_path, torch, said):
+def test_broken_torch_is_reported_in_one_line_with_advice(tmp_path, torch, said):
     (tmp_path / "torch.py").write_text(torch)
     paths = os.pathsep.join((str(tmp_path), ENVIRONMENT["PYTHONPATH"]))
     done = subprocess.run(
@@ -233,7 +231,7 @@ def piped(folder, asked, into) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("asked", PRINTS, ids=" ".join)
-def test_what_cannot_be_printed_is_said_in_one_line(tmp_path, asked):
+def test_output_to_a_full_device_is_reported_in_one_line(tmp_path, asked):
     done = piped(tmp_path, asked, "> /dev/full")
 
     assert done.stderr == "tputfind: cannot print: No space left on device\n"
@@ -242,7 +240,7 @@ def test_what_cannot_be_printed_is_said_in_one_line(tmp_path, asked):
 
 @pytest.mark.parametrize("into", ["| true", "2>&1 >&- | true", ">&-", "2>&-", "2> /dev/full"])
 @pytest.mark.parametrize("asked", [asked for asked in PRINTS if asked != ["devices"]], ids=" ".join)
-def test_a_stream_that_nobody_reads_or_that_is_closed_costs_nothing(tmp_path, asked, into):
+def test_closed_or_unread_stream_causes_no_error(tmp_path, asked, into):
     done = piped(tmp_path, asked, into)
 
     assert (done.stderr, done.returncode) == ("", 0)
@@ -252,15 +250,15 @@ def test_a_stream_that_nobody_reads_or_that_is_closed_costs_nothing(tmp_path, as
 @pytest.mark.parametrize(
     "asked", [["models", "nosuch"], ["--no-such-option"], ["resnet18", "--batches", "0"]], ids=" ".join
 )
-def test_the_exit_code_of_a_mistake_is_the_same_where_nobody_hears_of_it(tmp_path, asked, into):
+def test_exit_code_of_a_mistake_is_kept_without_stderr(tmp_path, asked, into):
     assert piped(tmp_path, asked, into).returncode == 2
 
 
 @pytest.mark.parametrize("number", ["SIGINT", "SIGTERM", "SIGHUP"])
 def test_an_interruption_while_it_imports_is_one_line(tmp_path, number):
-    """The folder that `python -m` is called in comes first, so that this file stands for the import under way."""
+    """The folder of `python -m` comes first on the path, so this file takes the place of the current import."""
     (tmp_path / "click.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{number})\n")
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored here would be ignored there
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a signal ignored here would be ignored by the child
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     done = subprocess.run(
         [sys.executable, "-m", "tputfind", "--help"],
@@ -275,7 +273,7 @@ def test_an_interruption_while_it_imports_is_one_line(tmp_path, number):
     assert (done.stdout, done.returncode) == ("", 130)
 
 
-def test_an_import_that_is_missing_in_the_users_package_is_shown_and_not_called_a_missing_package(tmp_path):
+def test_missing_import_in_user_package_is_shown_as_such(tmp_path):
     (tmp_path / "mine.py").write_text("import not_installed_anywhere\n")
 
     ran = run(tmp_path, "mine:make", "--quiet")
@@ -284,7 +282,7 @@ def test_an_import_that_is_missing_in_the_users_package_is_shown_and_not_called_
     assert "No module named 'not_installed_anywhere'" in ran.err
 
 
-def test_a_traceback_that_was_asked_for_leaves_the_exit_code(tmp_path, ask):
+def test_requested_traceback_keeps_the_exit_code(tmp_path, ask):
     ran = ask(tmp_path, "resnet5O", "--traceback")
 
     assert ran.status == 2
@@ -298,10 +296,10 @@ def test_a_model_that_fails_does_not_take_the_others_with_it(tmp_path, ask):
     assert [row.status for row in ran.record("plain-keyword_inputs-*").rows] == ["ok"]
 
 
-def test_a_torchvision_that_does_not_match_torch_is_named_with_what_to_install(tmp_path):
+def test_mismatched_torchvision_is_named_with_installation_advice(tmp_path):
     package = tmp_path / "torchvision"
     package.mkdir()
-    # What torchvision does where its compiled part did not load: register for an operator that is not there.
+    # Like torchvision without its compiled part: register for a missing operator.
     (package / "__init__.py").write_text(
         "import torch\ntorch.library.register_fake('torchvision::nms')(lambda: None)\n"
     )

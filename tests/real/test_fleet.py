@@ -1,4 +1,4 @@
-"""Several devices of one host: sets of its cores, in real processes through the installed command."""
+"""Several devices of one host: core sets, in real processes through the installed command."""
 
 import os
 import signal
@@ -25,11 +25,11 @@ pytestmark = TWO_CORES
 
 
 def records(folder):
-    """Every record of a run, by the end of its file's name."""
+    """Return every record of a run, sorted by file name."""
     return [tputfind.load_record(path) for path in sorted((folder / "results").glob("*.json"))]
 
 
-def test_each_job_goes_to_the_next_free_device_and_one_table_holds_all(tmp_path):
+def test_each_job_runs_on_next_free_device_in_one_table(tmp_path):
     models = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5")
     asked = ("--image-size", 64, "--batch-sizes", 1, "--dtype", "fp32,bf16", *QUICK)
     ran = run(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--save", "all.csv")
@@ -63,14 +63,14 @@ def test_devices_work_at_the_same_time_each_on_one_job(tmp_path):
 
 
 def up_to(lines, word):
-    """Yield lines up to the first that has a word."""
+    """Yield lines up to the first that contains a word."""
     for line in lines:
         yield line
         if word in line:
             return
 
 
-def test_a_device_that_fails_is_taken_out_and_its_job_is_done_by_another(tmp_path):
+def test_failing_device_is_removed_and_its_job_redone_elsewhere(tmp_path):
     with subprocess.Popen(
         [*command(), *map(str, (*SLOWLY, "--dtype", "fp32,bf16", "--device", "cpu:0,cpu:1"))],
         cwd=tmp_path,
@@ -131,7 +131,7 @@ def make():
 
 
 def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path):
-    """The file of the model goes away once both processes of the first batch size have it: the second has none."""
+    """Remove the model file once both processes of the first batch size have read it: the second one fails."""
     (tmp_path / "net.py").write_text(GOES_AWAY)
     asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
     ran = run(tmp_path, *asked, "--save", "all.csv")
@@ -155,7 +155,7 @@ def make():
 )
 
 
-def test_a_device_that_fails_while_all_are_busy_is_told_and_no_plan_rests_on_the_others(tmp_path):
+def test_device_failing_while_all_busy_is_reported_and_not_planned_with(tmp_path):
     (tmp_path / "net.py").write_text(FAILS_LATER)
     asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
     ran = run(tmp_path, *asked)
@@ -169,7 +169,7 @@ def test_a_device_that_fails_while_all_are_busy_is_told_and_no_plan_rests_on_the
     assert "planned with devices alone" in sized.err
 
 
-def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_with(tmp_path):
+def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path):
     longer = ("--batch-sizes", "4,8", "--batches", 60, "--warmup", 1, "--processes", 2)
     asked = (SLEEPS, *longer, "--dtype", "fp32,bf16,fp16,amp-bf16")
     with subprocess.Popen(
@@ -219,7 +219,7 @@ def test_ctrl_c_keeps_what_every_device_has_measured_and_each_can_be_gone_on_wit
         (("--device", "cpu:0,cpu:1", "--resume", "some.json"), 2, "--resume goes on with one record"),
     ],
 )
-def test_what_is_asked_wrongly_of_devices_is_refused_in_one_line(tmp_path, asked, status, said):
+def test_wrong_device_request_is_refused_in_one_line(tmp_path, asked, status, said):
     ran = run(tmp_path, SLEEPS, *asked)
 
     assert ran.status == status
@@ -229,7 +229,7 @@ def test_what_is_asked_wrongly_of_devices_is_refused_in_one_line(tmp_path, asked
 
 
 @pytest.mark.alone
-def test_the_device_whose_core_others_use_is_found_and_the_report_says_why(tmp_path):
+def test_device_with_busy_core_is_found_with_its_cause(tmp_path):
     with ExitStack() as ends:
         for _ in range(4):
             hog = subprocess.Popen(BUSY)
@@ -250,7 +250,7 @@ def test_the_device_whose_core_others_use_is_found_and_the_report_says_why(tmp_p
 
 
 def busy_of_alone(folder) -> list[float]:
-    """The rate of each device with all busy over its rate alone, after checks of what the records say of that."""
+    """Return each device's all-busy throughput over its throughput alone, after checks of the records."""
     every = [tputfind.load_record(path) for path in sorted(folder.glob("*.json"))]
     busy = {one.environment.device: one.rows[0] for one in every if one.spec.load == "all_busy"}
     alone = {one.environment.device: one.rows[0] for one in every if one.spec.load == "solo"}
@@ -278,7 +278,7 @@ print(count)
 
 
 def counted(*core_numbers) -> list[int]:
-    """How far plain loops come that convolve, one on each of these cores, all at once."""
+    """Return the counts that plain convolution loops reach, one on each core, all at once."""
     with ExitStack() as stack:
         loops = [
             stack.enter_context(
@@ -297,7 +297,7 @@ def counted(*core_numbers) -> list[int]:
 
 
 def skip_where_two_cores_are_not_two():
-    """Skip where plain loops differ: two virtual cores may be one of the host, or others may get their time."""
+    """Skip if plain loops slow each other: two virtual cores may share one, or other processes may use them."""
     paces = [both / alone for both, alone in zip(counted(0, 1), counted(0) + counted(1), strict=True)]
     if not all(0.97 <= pace <= 1.03 for pace in paces):
         shares = " and ".join(f"{pace:.0%}" for pace in paces)
@@ -305,7 +305,7 @@ def skip_where_two_cores_are_not_two():
 
 
 @pytest.mark.alone
-def test_sets_of_cores_that_share_none_do_not_slow_each_other_down(tmp_path):
+def test_disjoint_core_sets_do_not_slow_each_other_down(tmp_path):
     skip_where_two_cores_are_not_two()
     ran = run(tmp_path, *COMPUTES, "--all-busy", "--processes", 4, "--device", "cpu:0,cpu:1", "--output", "apart")
 
@@ -317,7 +317,7 @@ def test_sets_of_cores_that_share_none_do_not_slow_each_other_down(tmp_path):
 
 
 @pytest.mark.alone
-def test_sets_of_cores_that_overlap_slow_each_other_down_and_that_is_told(tmp_path):
+def test_overlapping_core_sets_slow_each_other_down_with_a_warning(tmp_path):
     asked = ("--all-busy", "--processes", 4, "--device", "cpu:0,cpu:0-1", "--output", "shared")
     ran = run(tmp_path, *COMPUTES, *asked)
 

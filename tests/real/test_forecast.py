@@ -27,18 +27,18 @@ def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path, ask)
     assert all(float(line["error_percent"]) >= 10 for line in lines)
 
 
-def test_the_forecast_of_a_known_model_is_the_one_that_arithmetic_gives(tmp_path, ask):
+def test_forecast_of_a_computable_model_matches_arithmetic(tmp_path, ask):
     """A sample is 4 MiB and its output 4 bytes; context and libraries count for 692 MiB."""
     factory = f"{MODELS}/plain.py:four_mebibytes"
     ran = ask(tmp_path, "forecast", factory, "--memory", "1208MiB", *ON_FAKE, "--save", "cards.csv")
 
     assert ran.status == 0, ran.err
     (line,) = csv.DictReader((tmp_path / "cards.csv").open())
-    # Beside a segment of 2 MiB for inputs and outputs, 514 MiB are left.
+    # After a segment of 2 MiB for inputs and outputs, 514 MiB are left.
     assert int(line["largest_batch_forecast"]) == 128
 
 
-def test_memory_in_which_nothing_fits_is_said_to_be_so(tmp_path, ask):
+def test_forecast_for_tiny_memory_reports_that_none_fits(tmp_path, ask):
     ran = ask(tmp_path, "forecast", "resnet18", "--memory", "64MiB", *ON_FAKE)
 
     assert ran.status == 0, ran.err
@@ -60,7 +60,7 @@ def test_memory_in_which_nothing_fits_is_said_to_be_so(tmp_path, ask):
         ((f"{MODELS}/plain.py:fails", "--memory", "16GiB"), "does not run on fake tensors"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path, ask, arguments, said):
+def test_wrong_forecast_request_is_refused_in_one_line(tmp_path, ask, arguments, said):
     ran = ask(tmp_path, "forecast", *arguments, *ON_FAKE, "--quiet")
 
     assert ran.status == 2
@@ -76,7 +76,7 @@ def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path, ask):
     assert "--on-fake" in ran.err
 
 
-def test_a_forecast_of_training_splits_the_memory_and_says_what_would_hold_more(tmp_path, ask):
+def test_training_forecast_splits_memory_and_lists_larger_variants(tmp_path, ask):
     saved = ("--save", "cards.csv", "--save", "cards.json")
     asked = ("timm:test_vit", "--phase", "train", "--optimizer", "adamw", "--memory", "1GiB,2GiB")
     ran = ask(tmp_path, "forecast", *asked, "--on-fake", *saved, "--quiet")
@@ -90,13 +90,13 @@ def test_a_forecast_of_training_splits_the_memory_and_says_what_would_hold_more(
     assert "--dtype amp-bf16 --grad-checkpoint" in ran.out
     one, two = lines[:2]
     parts = [f"{kind}_gib" for kind in ("weights", "gradients", "optimizer", "activations", "overhead")]
-    # At the forecast batch the parts come to the memory, short of no more than one segment of the allocator.
+    # At the forecast batch the parts add up to the memory, less at most one segment of the allocator.
     assert 0.9 < sum(float(one[part]) for part in parts) <= 1
     assert 1.9 < sum(float(two[part]) for part in parts) <= 2
     assert float(one["optimizer_gib"]) == pytest.approx(2 * float(one["weights_gib"]), rel=0.2)
     batches = [int(line["largest_batch_forecast"]) for line in lines]
     assert batches[0] < batches[1]
-    assert batches[0] < batches[4]  # checkpointing holds more
+    assert batches[0] < batches[4]  # checkpointing fits more
     found = tputfind.load(tmp_path / "cards.json")
     assert [variant.largest_batches for variant in found.variants] == [
         tuple(batches[2:4]),
@@ -133,7 +133,7 @@ def test_python_forecasts_a_live_module_that_trains():
     ("memory", "said"),
     [("16", "'16' is not a size"), ([], "--memory says for which"), (0, "is not between 1 and"), (None, "None")],
 )
-def test_python_says_what_is_wrong_with_a_memory(memory, said):
+def test_forecast_in_python_refuses_invalid_memory(memory, said):
     with pytest.raises(BadRequest, match=said):
         tputfind.forecast("resnet18", memory=memory)
 
@@ -144,7 +144,7 @@ def test_python_forecast_of_several_devices_is_refused(options):
         tputfind.forecast("resnet18", memory="8GiB", phase="train", on_fake=True, **options)
 
 
-def test_what_cannot_train_is_one_line(tmp_path, ask):
+def test_forecast_of_untrainable_model_is_refused_in_one_line(tmp_path, ask):
     factory = f"{MODELS}/compiled.py:nothing_to_train"
     ran = ask(tmp_path, "forecast", factory, "--phase", "train", "--memory", "1GiB", "--on-fake", "--quiet")
 

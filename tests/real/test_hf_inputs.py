@@ -1,4 +1,4 @@
-"""The inputs of transformers models: drawn from ``forward`` and the configuration, whatever a model takes."""
+"""The inputs of transformers models: drawn from ``forward`` and the configuration of any model."""
 
 import pytest
 import torch
@@ -111,7 +111,7 @@ def test_inputs_of_a_configuration_run_at_any_batch_size(saved, config, shape, k
 
 
 def parts(model):
-    """Return what the tool gives to a model of transformers, which is built without memory for its weights."""
+    """Return the inputs that the tool makes for a transformers model, built without memory for its weights."""
     with torch.device("meta"):
         return find_model(read_spec(model, {})).build()[1][1]
 
@@ -125,11 +125,11 @@ def parts(model):
         ("hf:omdet-turbo", {"tasks_input_ids": (77,), "classes_input_ids": (77,), "classes_structure": ()}),
     ],
 )
-def test_sizes_fit_what_the_model_divides_and_each_other(model, shapes):
+def test_input_sizes_fit_the_divisors_of_the_model_and_each_other(model, shapes):
     assert {name: part.sample_shape for name, part in parts(model).items() if name in shapes} == shapes
 
 
-def test_no_cache_is_asked_for_where_layers_have_no_count():
+def test_cache_is_disabled_for_models_without_layer_count():
     assert parts("hf:blt")["use_cache"] is False
 
 

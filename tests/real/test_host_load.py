@@ -1,4 +1,4 @@
-"""A processor that others use while it is measured is told in the record and in the report."""
+"""A processor shared with other processes during the measurement is reported in the record and the report."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ BUSY = [sys.executable, "-c", "while True: pass"]
 ASKED = (f"{MODELS}/plain.py:sleeps", "--batch-sizes", 8, "--processes", 2)
 
 
-def test_the_work_of_others_is_counted_and_told(tmp_path):
+def test_work_of_other_processes_is_counted_and_reported(tmp_path):
     with ExitStack() as ends:
         for _ in range(2):
             other = subprocess.Popen(BUSY)

@@ -1,4 +1,4 @@
-"""Files of models and of weights that try to run code: each does so where it is trusted, and is refused where not."""
+"""Model and weight files that try to run code: each runs it if trusted, and is refused otherwise."""
 
 import hashlib
 import io
@@ -27,7 +27,7 @@ ARGUMENT = {"name": "", "arg": {"as_string": "touch ran"}, "kind": 1}
 
 
 class Hostile:
-    """Touches a file as it is unpickled."""
+    """Touches a file when unpickled."""
 
     def __reduce__(self):
         return os.system, ("touch ran",)
@@ -49,7 +49,7 @@ def exported(path, module=None, **given):
 
 
 def rewritten(path, changes):
-    """Change entries of an archive: each is given what was there (nothing where there was none) as bytes."""
+    """Change entries of an archive; each function maps the old bytes (empty for a new entry) to new ones."""
     with zipfile.ZipFile(path) as archive:
         root = archive.namelist()[0].partition("/")[0]
         entries = {name.removeprefix(f"{root}/"): archive.read(name) for name in archive.namelist()}
@@ -67,7 +67,7 @@ def pickled(_=b""):
 
 
 def in_graph(change):
-    """Return what changes the graph of a program, as the dictionary that its JSON is."""
+    """Return a change of a program's graph, given as a function of its JSON dictionary."""
 
     def changed(held):
         program = json.loads(held)
@@ -87,7 +87,7 @@ def config(name, held):
 
 
 def extra_call(target, *inputs):
-    """Return what has a program call something more."""
+    """Return a change that adds a call to a program."""
 
     def change(program):
         graph = program["graph_module"]["graph"]
@@ -108,7 +108,7 @@ def guard(program):
 
 
 def argument_name(program):
-    name = f"given):\n    pass\n{RUN}\ndef rest():\n    '''#"  # the name is written twice: the string ends there
+    name = f"given):\n    pass\n{RUN}\ndef rest():\n    '''#"  # the name is written twice: the string ends here
     program["graph_module"]["module_call_graph"][0]["signature"]["forward_arg_names"] = [name]
 
 
@@ -190,9 +190,9 @@ TRICKS = {
     ),
 }
 NEVER_RUN = {"the name of a keyword", "a function of Python", "a file to write", "a function through an operator"}
-"""Torch of today does not do what they ask for; one of tomorrow may."""
+"""Torch does not execute these today; a future version may."""
 NEWER = {"an opaque object", "a class to import"}
-"""Torch 2.9 does not do what these ask for, and torch 2.15 does."""
+"""Torch 2.9 does not execute these, and torch 2.15 does."""
 
 
 @pytest.mark.parametrize("trick", TRICKS)
@@ -225,7 +225,7 @@ def test_a_program_that_runs_code_is_refused_before_it_does_so(tmp_path, monkeyp
         ("data/SAMPLE_INPUTS/model.pt", "is there twice"),
     ],
 )
-def test_what_would_be_loaded_as_a_library_or_instead_of_what_was_checked_is_refused(tmp_path, entry, expected):
+def test_compiled_code_or_duplicate_entries_are_refused(tmp_path, entry, expected):
     exported(tmp_path / "model.pt2")
     rewritten(tmp_path / "model.pt2", {entry: lambda _: b"anything"})
 
@@ -264,7 +264,7 @@ def test_torchscript_that_writes_files_is_refused(tmp_path, monkeypatch):
 
 
 class Nested(nn.Module):
-    """Takes nested inputs, whole numbers and lengths that depend on each other, and branches."""
+    """Takes nested inputs, whole numbers and dependent lengths, and branches."""
 
     def forward(self, ids: torch.Tensor, *, parts: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         assert ids.shape[0] > 3
@@ -273,7 +273,7 @@ class Nested(nn.Module):
         return {"turned": turned, "product": torch.einsum("bi,bj->bij", parts["first"], parts["first"])}
 
 
-def test_programs_that_are_data_alone_are_loaded(tmp_path):
+def test_programs_of_pure_data_are_loaded(tmp_path):
     inputs = {"ids": torch.randint(0, 9, (8, 2)), "parts": {"first": torch.randn(8, 3)}}
     free = {0: Dim.AUTO}
     shapes = {"ids": free, "parts": {"first": free}}
@@ -301,7 +301,7 @@ def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-def test_a_record_that_says_trust_is_not_believed(tmp_path, ask):
+def test_record_claiming_trust_is_not_believed(tmp_path, ask):
     exported(tmp_path / "model.pt2")
     run(tmp_path, tmp_path / "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
     (record,) = (tmp_path / "results").glob("*.json")

@@ -1,4 +1,4 @@
-"""Inputs of any structure: where the samples lie in them is found, and some can be picked."""
+"""Inputs of any structure: the sample axes are found, and samples can be picked."""
 
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ class Pair(NamedTuple):
     other: Any
 
 
-LENGTHS = st.lists(st.integers(5, 7), max_size=3)  # none that a batch size could be taken for
+LENGTHS = st.lists(st.integers(5, 7), max_size=3)  # never mistaken for a batch size
 LEAVES = st.one_of(
     st.builds(lambda before, after: ("tensor", tuple(before), tuple(after)), LENGTHS, LENGTHS),
     st.builds(lambda shape: ("whole", tuple(shape)), LENGTHS),
@@ -42,7 +42,7 @@ SIZES = st.integers(1, 4)
 
 
 def made(structure, size):
-    """The value of a structure for a batch size; each sample's numbers are its own."""
+    """Return the value of a structure for a batch size; the numbers of each sample are unique."""
     match structure:
         case ("tensor", before, after):
             own = torch.arange(size, dtype=torch.float64).reshape(-1, *(1 for _ in after))
@@ -62,13 +62,13 @@ def made(structure, size):
 
 
 def probes(structure, size):
-    """The values of a structure for three batch sizes, and the sizes."""
+    """Return the values of a structure for three batch sizes, and the sizes."""
     sizes = [factor * size for factor in (1, 2, 3)]
     return [made(structure, each) for each in sizes], sizes
 
 
 @given(STRUCTURES, SIZES, st.data())
-def test_the_picked_samples_are_those_asked_for_in_the_same_structure(structure, size, data):
+def test_picked_samples_are_the_requested_ones_in_same_structure(structure, size, data):
     split = split_of(*probes(structure, size))
     whole = made(structure, 2 * size)
     samples = data.draw(st.lists(st.integers(0, 2 * size - 1), min_size=1, max_size=5))
@@ -84,14 +84,14 @@ def test_the_picked_samples_are_those_asked_for_in_the_same_structure(structure,
 
 
 def renumbered(value, samples):
-    """A value whose samples 0, 1, 2, ... have the numbers of these."""
+    """Return a value whose samples 0, 1, 2, ... are numbered by ``samples``."""
     if not isinstance(value, torch.Tensor) or value.dtype != torch.float64:
         return value
     return value.clone().apply_(lambda number: float(samples[int(number)]))
 
 
 @given(STRUCTURES, SIZES)
-def test_inputs_divide_where_any_tensor_or_list_follows_the_batch_size(structure, size):
+def test_inputs_divide_if_any_leaf_follows_the_batch_size(structure, size):
     values, sizes = probes(structure, size)
 
     split = split_of(values, sizes)
@@ -101,7 +101,7 @@ def test_inputs_divide_where_any_tensor_or_list_follows_the_batch_size(structure
 
 
 @pytest.mark.parametrize("changed", [("b", torch.ones(3, 3)), ("b", torch.ones(4, 4)), ("c", torch.ones(2, 2))])
-def test_what_follows_the_batch_size_in_no_clear_way_cannot_be_picked(changed):
+def test_unclear_dependence_on_batch_size_cannot_be_picked(changed):
     once = {"a": torch.ones(2), "b": torch.ones(2, 2)}
     twice = {"a": torch.ones(4), "b": torch.ones(2, 2)} | dict([changed])
 
@@ -120,7 +120,7 @@ def test_inputs_in_lists_dicts_and_tuples_are_measured_and_their_outputs_checked
 
 
 @pytest.mark.parametrize("factory", ["packed", "bag"])
-def test_what_moves_as_a_whole_is_moved_and_no_copy_of_it_is_timed(tmp_path, ask, factory):
+def test_indivisible_inputs_are_moved_whole_without_timed_copies(tmp_path, ask, factory):
     model = f"{MODELS}/nested.py:{factory}"
 
     ran = ask(tmp_path, model, "--batch-sizes", "2", *QUICK)
@@ -132,7 +132,7 @@ def test_what_moves_as_a_whole_is_moved_and_no_copy_of_it_is_timed(tmp_path, ask
 
 
 def cut(value, split, size, keep):
-    """Return a value with the first part that holds ``size`` samples cut to ``keep``, and whether there was one."""
+    """Cut the first part that holds ``size`` samples to ``keep``; return the value, and whether a part was cut."""
     match split:
         case int(axis):
             return value.narrow(axis, 0, keep), True
@@ -154,7 +154,7 @@ def cut(value, split, size, keep):
 
 
 @given(STRUCTURES, st.integers(1, 4), st.integers(1, 4), st.data())
-def test_a_batch_with_a_part_that_is_short_is_noticed_and_a_whole_one_is_not(structure, small, times, data):
+def test_short_part_of_a_batch_is_detected(structure, small, times, data):
     split = split_of(*probes(structure, small))
     size = small * times
     whole = made(structure, size)
@@ -191,7 +191,7 @@ SHORT = f"{MODELS}/short_inputs.py"
         ("more_than_asked", ["--max-batch", 8, "--search", "linear"], "9 samples at batch 8"),
     ],
 )
-def test_a_batch_that_holds_another_number_of_samples_ends_the_run_and_is_no_row(tmp_path, ask, factory, more, found):
+def test_wrong_number_of_samples_ends_the_run_without_a_row(tmp_path, ask, factory, more, found):
     ran = ask(tmp_path, f"{SHORT}:{factory}", *more, *QUICK, "--device", "cpu")
 
     assert ran.status == 5, ran.err

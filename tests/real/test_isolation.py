@@ -1,4 +1,4 @@
-"""A process that aborts, exits, is killed, hangs or talks rubbish costs one trial, not the run; nothing outlives it."""
+"""A process that aborts, exits, is killed, hangs or writes rubbish costs one trial; none outlives the run."""
 
 import contextlib
 import os
@@ -45,7 +45,7 @@ def _command_line(process: psutil.Process) -> list[str]:
         ("asks_for_an_exbibyte_above_4", "index", "you tried to allocate 1152921504606846976 bytes"),
     ],
 )
-def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, ask, factory, limited_by, message):
+def test_end_of_a_process_bounds_the_search_and_is_named(tmp_path, ask, factory, limited_by, message):
     asked = (f"{MODELS}/plain.py:{factory}", "--trial-timeout", "2s", "--granularity", 4)
     ran = ask(tmp_path, *asked, *QUICK)
 
@@ -60,7 +60,7 @@ def test_what_becomes_of_a_process_bounds_the_search_and_is_named(tmp_path, ask,
     assert not processes("sleep", "86397")
 
 
-def test_an_error_of_cublas_at_one_batch_size_is_told_as_a_kernel_limit_there(tmp_path, ask):
+def test_cublas_error_at_one_batch_size_is_a_kernel_limit(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:fails_in_cublas_above_4", *QUICK)
 
     assert ran.status == 0, ran.err
@@ -88,7 +88,7 @@ def test_an_error_of_cublas_at_the_smallest_batch_is_the_models_own(tmp_path, as
     assert "in fail_in_cublas" in ran.err
 
 
-def test_inputs_that_take_all_memory_of_the_host_are_told_so(tmp_path, ask):
+def test_inputs_filling_host_memory_are_reported(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:inputs_are_killed_above_4", *QUICK)
 
     shown = " ".join(ran.out.split())
@@ -102,7 +102,7 @@ def test_inputs_that_take_all_memory_of_the_host_are_told_so(tmp_path, ask):
     assert {trial.failure.kind for trial in failed} == {"host_memory"}
 
 
-def test_a_process_that_says_done_too_early_has_died(tmp_path, ask):
+def test_process_finishing_too_early_has_died(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:says_done_later", "--batch-sizes", "2", "--quiet", *QUICK)
 
     assert ran.status == 5
@@ -111,7 +111,7 @@ def test_a_process_that_says_done_too_early_has_died(tmp_path, ask):
 
 
 def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
-    """As the kernel does where the machine's memory runs out."""
+    """The kernel kills a process the same way if the machine runs out of memory."""
     killed = []
 
     def kill_all_who_wait():
@@ -141,7 +141,7 @@ def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
 
 
 @pytest.mark.parametrize("factory", ["hangs", "hangs_when_it_is_made"])
-def test_a_model_that_only_hangs_ends_after_one_trial_and_the_line_says_what_to_do(tmp_path, ask, factory):
+def test_hanging_model_ends_after_one_trial_with_advice(tmp_path, ask, factory):
     ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--trial-timeout", "1s", "--quiet")
 
     assert ran.status == 5
@@ -150,7 +150,7 @@ def test_a_model_that_only_hangs_ends_after_one_trial_and_the_line_says_what_to_
 
 
 def test_a_row_may_take_longer_than_a_trial_may(tmp_path, ask):
-    """The time-out is for silence: a child says how long its next stage will take."""
+    """The timeout limits silence: a child announces how long its next stage will take."""
     ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--trial-timeout", "2s", "--batch-sizes", 40, *QUICK)
 
     (row,) = ran.record().rows
@@ -159,7 +159,7 @@ def test_a_row_may_take_longer_than_a_trial_may(tmp_path, ask):
 
 
 @pytest.mark.parametrize(("factory", "sleeps"), [("leaves_a_process", "86398"), ("starts_a_daemon", "86396")])
-def test_what_a_model_starts_ends_with_its_trial(tmp_path, ask, factory, sleeps):
+def test_subprocesses_of_a_model_end_with_its_trial(tmp_path, ask, factory, sleeps):
     ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--max-batch", 2, *QUICK)
 
     assert ran.status == 0, ran.err
@@ -174,7 +174,7 @@ def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path, ask)
     assert "try --dtype amp-fp16" in ran.err
 
 
-def test_every_process_and_folder_is_gone_when_the_parent_is_killed_while_a_model_hangs(tmp_path):
+def test_killed_parent_leaves_no_process_or_folder(tmp_path):
     process = subprocess.Popen(
         [*command(), f"{MODELS}/plain.py:hangs"],
         cwd=tmp_path,
@@ -197,7 +197,7 @@ def test_every_process_and_folder_is_gone_when_the_parent_is_killed_while_a_mode
     assert not list(tmp_path.glob("tputfind-*"))
 
 
-def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_the_start_does(tmp_path, monkeypatch):
+def test_timeout_of_larger_batch_follows_step_time_instead_of_start(tmp_path, monkeypatch):
     (tmp_path / "model.py").write_text(
         "import time, torch\n"
         "class Sleeps(torch.nn.Module):\n"
@@ -217,10 +217,10 @@ def test_a_much_larger_batch_is_waited_for_as_its_steps_let_expect_and_not_as_th
 
     assert small.failure is None
     assert large.failure.kind == "timeout"
-    assert large.seconds < 20 * small.seconds  # for 50 times the samples, of which each takes hardly any time
+    assert large.seconds < 20 * small.seconds  # for 50 times the samples, each of which takes hardly any time
 
 
-def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(tmp_path):
+def test_slow_import_of_a_model_happens_once_for_all_processes(tmp_path):
     (tmp_path / "model.py").write_text(
         "import sys\n"
         "with open('imported.txt', 'a') as file: file.write(f\"{'torchvision' in sys.modules} \")\n"
@@ -234,11 +234,11 @@ def test_what_a_model_imports_slowly_is_imported_once_and_not_in_every_process(t
     assert ran.status == 0, ran.err
     first, *others = (tmp_path / "imported.txt").read_text().split()
     assert first == "False"
-    assert len(others) == 3  # one for each batch size, which its trial goes on with
+    assert len(others) == 3  # one for each batch size, which continues as its row
     assert set(others) == {"True"}
 
 
-def test_a_package_beside_the_model_is_not_taken_for_the_installed_one_of_that_name(tmp_path):
+def test_package_in_model_folder_shadows_the_installed_one(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "torchvision.py").write_text("from torch import nn\nMINE = nn.Identity\n")
     (tmp_path / "mine" / "model.py").write_text("import torchvision\ndef make(): return torchvision.MINE()\n")
@@ -250,7 +250,7 @@ def test_a_package_beside_the_model_is_not_taken_for_the_installed_one_of_that_n
 
 
 def test_a_process_start_costs_less_than_a_second(tmp_path, ask):
-    """One fork a trial, and no import: the whole of a trial whose model does nothing."""
+    """A trial is one fork without imports; this model does no work."""
     record = ask(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--max-batch", 64, *QUICK).record()
 
     seconds = sorted(trial.seconds for trial in record.trials)
@@ -263,8 +263,8 @@ def folders_of(temporary) -> list[str]:
     return [path.name for path in temporary.glob("tputfind-*")]
 
 
-def test_a_run_that_is_killed_at_any_moment_leaves_nothing(tmp_path):
-    """From the first import on until after the server is up, which removes the folder when the parent is gone."""
+def test_run_killed_at_any_moment_leaves_no_process_or_folder(tmp_path):
+    """From the first import until the server is up, which removes the folder after the parent's end."""
     environment = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
     for tenths in (0, 1, 2, 4, 7, 11, 16, 25):
         asked = [*command(), f"{MODELS}/plain.py:sleeps", "--no-save", "--quiet"]
@@ -287,7 +287,7 @@ def _has(process: psutil.Process, name: str, value: str) -> bool:
         return False
 
 
-def test_what_a_killed_server_left_is_removed_by_the_next_start_and_nothing_else(tmp_path, monkeypatch):
+def test_remains_of_killed_server_are_removed_by_next_start(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     (tmp_path / "tputfind-results").mkdir()
     (tmp_path / "tputfind-compiled-of-mine").mkdir()

@@ -1,4 +1,4 @@
-"""Models of timm and of transformers, by name or from their configuration; nothing is downloaded."""
+"""Models of timm and of transformers, by name or from their configuration, without downloads."""
 
 import json
 import subprocess
@@ -80,7 +80,7 @@ def test_the_step_of_a_decoder_is_the_prefill(tmp_path):
     assert output.past_key_values.get_seq_length() == 8
 
 
-def test_weights_beside_the_configuration_are_those_that_are_used(tmp_path):
+def test_weights_in_the_configuration_folder_are_used(tmp_path):
     saved = transformers.BertModel(ENCODER)
     saved.save_pretrained(tmp_path / "mine")
 
@@ -103,7 +103,7 @@ def test_tokens_are_as_many_as_the_positions_of_the_model_reach_for():
         with pytest.raises(BadRequest, match="takes up to 40, not 41"):
             find_model(read_spec(f"hf:{folder}", {"sequence_length": 41})).build()
 
-    assert inputs["input_ids"].sample_shape == (40,)  # of 42 positions two come before the first token
+    assert inputs["input_ids"].sample_shape == (40,)  # two of 42 positions come before the first token
     tokens = torch.full((1, 40), 5)
     assert module.eval()(input_ids=tokens, attention_mask=torch.ones_like(tokens)).last_hidden_state.shape == (
         1,
@@ -125,7 +125,7 @@ def test_a_vision_model_that_takes_any_size_is_given_one():
     assert module.eval()(torch.randn(2, 1, 64, 96)).logits.shape[0] == 2
 
 
-def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path, ask):
+def test_model_with_changed_configuration_is_not_resumed(tmp_path, ask):
     ENCODER.save_pretrained(tmp_path / "tiny")
     asked = (f"hf:{tmp_path}/tiny", "--device", "cpu", "--batch-sizes", "1,4", "--sequence-length", 8, *QUICK)
     first = ask(tmp_path, *asked, "--save", "first.json", "--no-save")
@@ -141,7 +141,7 @@ def test_a_model_whose_configuration_was_changed_since_is_not_resumed(tmp_path, 
     assert "was changed" in again.err
 
 
-def test_a_folder_without_a_configuration_does_not_hide_a_type_of_its_name(tmp_path, monkeypatch):
+def test_folder_without_configuration_does_not_hide_type_of_same_name(tmp_path, monkeypatch):
     (tmp_path / "mobilenet_v2").mkdir()
     monkeypatch.chdir(tmp_path)
 
@@ -152,7 +152,7 @@ def test_a_folder_without_a_configuration_does_not_hide_a_type_of_its_name(tmp_p
 
 @pytest.fixture(scope="module")
 def configurations(tmp_path_factory):
-    """Folders with the configuration of a model of transformers, some with something against it."""
+    """Create folders with transformers configurations, some of them invalid."""
     folder = tmp_path_factory.mktemp("configurations")
     for name, more in {
         "tiny": {},
@@ -180,7 +180,7 @@ def configurations(tmp_path_factory):
         (["hf:bark"], "hf:bark: BarkModel has no forward pass"),
     ],
 )
-def test_what_cannot_be_measured_so_is_one_line(configurations, ask, arguments, expected):
+def test_impossible_library_model_is_refused_in_one_line(configurations, ask, arguments, expected):
     model, *more = arguments
     folder = configurations / model.removeprefix("hf:")
     ran = ask(configurations, f"hf:{folder}" if folder.exists() else model, *more, "--device", "cpu", "--quiet")
@@ -191,7 +191,7 @@ def test_what_cannot_be_measured_so_is_one_line(configurations, ask, arguments, 
 
 
 @pytest.mark.parametrize(("model", "package"), [("timm:resnet18", "timm"), ("hf:bert", "transformers")])
-def test_a_package_that_is_not_installed_is_named_with_what_installs_it(tmp_path, model, package):
+def test_missing_library_is_named_with_its_installation(tmp_path, model, package):
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Missing:\n"

@@ -1,4 +1,4 @@
-"""A LightningModule trains by its own step and optimizers, as its bare loop does."""
+"""A LightningModule trains by its own step and optimizers, like its bare loop."""
 
 import sys
 from time import perf_counter
@@ -50,7 +50,7 @@ def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(name):
     measured, loop_s = [], []
     with torch.enable_grad():
         batch = workload(name).batch(4)
-        for _ in range(6):  # in turn, and the fastest of each, since the machine has other work
+        for _ in range(6):  # alternate, and take the fastest of each, since the machine has other work
             batch()
             for _ in range(2):
                 start_s = perf_counter()
@@ -61,7 +61,7 @@ def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(name):
     assert min(measured) == pytest.approx(min(loop_s), rel=0.3)
 
 
-def test_module_computes_what_its_bare_loop_does():
+def test_lightning_module_computes_like_its_bare_loop():
     torch.manual_seed(3)
     trained = workload("classifier", seed=3)
     inner = trained._module.inner
@@ -134,7 +134,7 @@ def test_module_that_begins_by_hooks_and_logs_to_an_experiment_trains():
         ("alone", ("--input", ":float:Bx32", "--input", ":int64:B:10"), "32+1"),
     ],
 )
-def test_batch_of_a_module_is_found_where_its_owner_says_it(tmp_path, ask, name, more, shape):
+def test_lightning_batch_is_found_at_its_owner(tmp_path, ask, name, more, shape):
     ran = ask(tmp_path, f"{FILE}:{name}", *more, *ONE)
 
     assert ran.status == 0, ran.err
@@ -171,6 +171,6 @@ def test_module_that_cannot_be_trained_is_refused_in_one_line(tmp_path, ask, nam
     assert told in ran.err
 
 
-def test_batch_beside_its_description_is_refused():
+def test_lightning_module_with_described_batch_is_refused():
     with pytest.raises(BadRequest, match="makes its own inputs"):
         workload("classifier", input_size="3")

@@ -1,4 +1,4 @@
-"""Modules, and functions that build them, which Python code hands to ``find``: in a script, a notebook, a test."""
+"""Modules, and functions that build them, passed to ``find`` from a script, a notebook or a test."""
 
 import os
 import signal
@@ -25,13 +25,13 @@ from tputfind.errors import BadRequest, ModelFailed
 QUICK = {"device": "cpu", "batches": 10, "warmup": 1, "processes": 1}
 ONE = QUICK | {"batch_sizes": [1, 8]}
 
-# No other process can import a file of tests by its name: its classes travel by value, as those of a script do.
+# Other processes cannot import a test file by name: its classes travel by value, like those of a script.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """The folder for temporary files, in which nothing may be left."""
+    """Provide a folder for temporary files, and check that it is empty at the end."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -41,7 +41,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def script(folder, program, *, stdin=True):
-    """What a program prints that Python reads from its standard input, so that no file holds its functions."""
+    """Return the output of a program that Python reads from standard input, so its functions have no file."""
     command = [sys.executable, *(["-"] if stdin else ["-c", program])]
     environment = {**ENVIRONMENT, "TMPDIR": os.environ["TMPDIR"]}
     done = subprocess.run(
@@ -58,7 +58,7 @@ def script(folder, program, *, stdin=True):
 
 
 class Knows(nn.Module):
-    """Fails where its weights are others than those it had in the user's process."""
+    """Fails if its weights differ from those in the user's process."""
 
     def __init__(self):
         super().__init__()
@@ -70,14 +70,14 @@ class Knows(nn.Module):
         return self.layers(x)
 
 
-def test_a_live_module_is_measured_with_its_weights_and_stays_as_it_was():
+def test_live_module_is_measured_with_its_weights_and_unchanged():
     module = Knows().train()
     module(torch.randn(4, 8)).sum().backward()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     gradients = [parameter.grad for parameter in module.parameters()]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # there is no GPU whose memory it could hold
+        warnings.simplefilter("error")  # without a GPU, no warning about its memory
         record = tputfind.find(module, inputs=lambda batch: torch.randn(batch, 8), **ONE)
 
     assert (record.spec.model, record.input_shape, record.parameters) == ("Knows (live)", "8", 88)
@@ -106,14 +106,14 @@ class Adds(nn.Module):
     ],
     ids=["a class", "a partial"],
 )
-def test_what_builds_a_module_is_called_in_the_processes_that_measure(model, given, name):
+def test_module_builder_is_called_in_the_measuring_processes(model, given, name):
     record = tputfind.find(model, **given, **ONE)
 
     assert record.spec.model == name
     assert [row.status for row in record.rows] == ["ok", "ok"]
 
 
-def test_a_closure_brings_what_it_holds():
+def test_closure_travels_with_its_variables():
     width, table = 5, torch.arange(5.0)
 
     def build():
@@ -148,13 +148,13 @@ FIND = "record = tputfind.find(%s, inputs=inputs, device='cpu', batch_sizes=[1, 
 SAY = "print(record.spec.model, record.input_shape, [row.status for row in record.rows], module.training)\n"
 
 
-def test_what_a_script_without_a_file_defines_travels_by_value(tmp_path):
+def test_objects_of_a_script_without_file_travel_by_value(tmp_path):
     program = "import tputfind\n" + CELL + "module = Net()\n" + FIND % "module" + SAY
 
     assert script(tmp_path, program) == "Net (live) 6 ['ok', 'ok'] True\n"
 
 
-def test_what_the_cell_of_a_notebook_defines_travels_by_value(tmp_path):
+def test_objects_of_a_notebook_cell_travel_by_value(tmp_path):
     program = (
         "import tputfind, __main__\n"
         f"exec(compile({CELL!r}, '<ipython-input-1-5f2b>', 'exec'), vars(__main__))\n"
@@ -201,7 +201,7 @@ class Holds(nn.Module):
         return self.inner(x)
 
 
-def test_what_cannot_travel_is_named_in_one_line(tmp_path):
+def test_unpicklable_part_is_named_in_one_line(tmp_path):
     lock = threading.Lock()
     with (tmp_path / "log").open("w") as file:
         cases = {
@@ -218,7 +218,7 @@ def test_what_cannot_travel_is_named_in_one_line(tmp_path):
             assert "inside" in refusal.value.hint
 
 
-def test_a_disk_that_is_full_is_told_as_such(tmp_path):
+def test_full_disk_is_reported_as_such(tmp_path):
     program = (
         "import resource, tputfind, torch\n"
         "module = torch.nn.Linear(1000, 1000)\n"
@@ -230,7 +230,7 @@ def test_a_disk_that_is_full_is_told_as_such(tmp_path):
     assert script(tmp_path, program) == f"cannot write Linear (live) in {os.environ['TMPDIR']}: File too large\n"
 
 
-def test_what_another_process_cannot_import_is_named(tmp_path):
+def test_unimportable_module_is_named(tmp_path):
     program = (
         "import sys, types, tputfind\n"
         f"made = types.ModuleType('made_here')\nsys.modules['made_here'] = made\nexec({CELL!r}, vars(made))\n"
@@ -255,12 +255,12 @@ def test_what_another_process_cannot_import_is_named(tmp_path):
         (3, {}, "model: 3 is a int, and no name, module or function"),
     ],
 )
-def test_what_is_lacking_or_said_twice_is_told_in_one_line(model, given, says):
+def test_missing_or_duplicate_input_is_refused_in_one_line(model, given, says):
     with pytest.raises(BadRequest, match=says):
         tputfind.find(model, **given, **QUICK)
 
 
-def test_a_function_that_fails_is_told_with_its_own_traceback():
+def test_failing_function_is_reported_with_its_own_traceback():
     with pytest.raises(ModelFailed, match="ZeroDivisionError") as failure:
         tputfind.find(lambda: 1 / 0, input_size=(3,), **QUICK)
 
@@ -284,7 +284,7 @@ def test_find_on_a_model_that_fails_shows_its_traceback_below_the_error():
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """The record of a live module, as a file."""
+    """Provide the record of a live module, as a file."""
     folder = tmp_path_factory.mktemp("saved")
     tputfind.find(nn.Linear(3, 2), input_size=(3,), output=folder, **ONE)
     (path,) = folder.glob("*.json")
@@ -326,7 +326,7 @@ def test_no_name_and_no_environment_lead_to_unpickling(tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_run_that_is_killed_leaves_no_weights_behind(tmp_path, temporary):
+def test_killed_run_leaves_no_weights(tmp_path, temporary):
     program = (
         "import tputfind, torch\n"
         "module = torch.nn.Linear(1000, 1000)\n"
@@ -342,7 +342,7 @@ def test_a_run_that_is_killed_leaves_no_weights_behind(tmp_path, temporary):
         held = [path for path in temporary.iterdir() if not path.name.startswith("tputfind-compiled")]
         it.send_signal(signal.SIGKILL)
     end_s = time.monotonic() + 30
-    while any(temporary.iterdir()) and time.monotonic() < end_s:  # the server ends a moment later
+    while any(temporary.iterdir()) and time.monotonic() < end_s:  # the server ends slightly later
         time.sleep(0.05)
 
     assert held == []

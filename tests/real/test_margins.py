@@ -1,6 +1,6 @@
-"""The answer with memory kept free, and the answer that was run for longer.
+"""Safe batches with headroom, and batches soaked for longer.
 
-Limits stand between two multiples of the sample, as in ``test_search``.
+Limits lie between two multiples of the sample, as in ``test_search``.
 """
 
 import sys
@@ -16,7 +16,7 @@ ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "258MiB", *
 
 
 @pytest.mark.parametrize(("headroom", "expected"), [("25%", 6), ("128MiB", 4)])
-def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, ask, headroom, expected):
+def test_headroom_gives_a_safe_batch_below_the_largest(tmp_path, ask, headroom, expected):
     ran = ask(tmp_path, *ASKED, "--headroom", headroom)
 
     assert ran.status == 0, ran.err
@@ -39,7 +39,7 @@ def test_headroom_names_a_safe_batch_beside_the_largest(tmp_path, ask, headroom,
     assert row.status == "ok"
 
 
-def test_where_something_else_than_memory_ends_the_search_the_largest_batch_is_safe_too(tmp_path, ask):
+def test_largest_batch_is_safe_if_memory_is_not_the_limit(tmp_path, ask):
     ran = ask(tmp_path, *ASKED, "--max-batch", 5, "--headroom", "25%")
 
     record = ran.record()
@@ -57,7 +57,7 @@ def test_headroom_names_a_safe_batch_within_a_budget_too(tmp_path, ask):
     assert record.row(record.safe.largest_batch) is not None
 
 
-def test_headroom_that_leaves_nothing_is_refused(tmp_path, ask):
+def test_headroom_exceeding_memory_is_refused(tmp_path, ask):
     ran = ask(tmp_path, *ASKED, "--headroom", "1GiB")
 
     assert ran.status == 2
@@ -65,7 +65,7 @@ def test_headroom_that_leaves_nothing_is_refused(tmp_path, ask):
 
 
 @pytest.mark.parametrize(("soak", "expected"), [(0, 8), (60, 4)])
-def test_a_workload_that_takes_more_at_its_fiftieth_step_is_caught_by_a_soak(tmp_path, ask, soak, expected):
+def test_soak_catches_workload_that_grows_at_its_fiftieth_step(tmp_path, ask, soak, expected):
     asked = (f"{MODELS}/plain.py:takes_more_at_the_fiftieth", "--memory-limit", "258MiB", *QUICK)
     ran = ask(tmp_path, *asked, "--soak", soak)
 

@@ -1,4 +1,4 @@
-"""Compiled models: one program for each batch size, set beside the model as it is, and never run uncompiled unseen."""
+"""Compiled models: one program per batch size, compared with eager mode, and never silently uncompiled."""
 
 import shutil
 
@@ -12,7 +12,7 @@ COMPILED = ("--device", "cpu", "--mode", "compile", "--processes", 1, *QUICK)
 
 
 @needs_compiler
-def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_compiling_is_told(tmp_path, ask):
+def test_compiled_model_is_checked_against_eager_with_compile_times(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:small", "--batch-sizes", "2,16", "--save", "table.csv", *COMPILED)
 
     assert ran.status == 0, ran.err
@@ -22,14 +22,14 @@ def test_a_compiled_model_is_timed_checked_against_the_model_as_it_is_and_its_co
     assert list(table["mode"]) == ["compile", "compile"]
     assert list(table["graphs"]) == [1, 1]
     assert list(table["compile_s"]) == pytest.approx([row.timings[0].compiled.seconds for row in rows], rel=1e-4)
-    assert all(row.timings[0].compiled.seconds > 0.2 for row in rows)  # each from nothing, whatever came before
+    assert all(row.timings[0].compiled.seconds > 0.2 for row in rows)  # each compiles from scratch
     assert "compile s" in ran.out
 
 
 @pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("way", ["freezing", "reduce-overhead", "max-autotune", "aot_eager"])
-def test_each_way_of_compiling_computes_what_eager_does(tmp_path, ask, way):
+def test_each_compile_variant_computes_like_eager(tmp_path, ask, way):
     asked = (f"{MODELS}/compiled.py:small", "--device", "cpu", "--batch-sizes", 2, "--mode", f"compile:{way}", *QUICK)
     ran = ask(tmp_path, *asked)
 
@@ -56,7 +56,7 @@ def test_weights_that_are_constants_cannot_be_trained(tmp_path, ask):
 
 @pytest.mark.slow
 @needs_compiler
-def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(tmp_path, ask):
+def test_search_compiles_every_batch_and_reports_graph_breaks(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:in_pieces", "--max-batch", 2, *COMPILED)
 
     assert ran.status == 0, ran.err
@@ -68,7 +68,7 @@ def test_the_search_compiles_every_batch_it_tries_and_what_takes_pieces_is_told(
 
 @pytest.mark.slow
 @needs_compiler
-def test_what_one_break_leaves_to_python_is_told_too(tmp_path, ask):
+def test_single_graph_break_is_reported(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:in_part", "--batch-sizes", 2, *COMPILED)
 
     assert ran.status == 0, ran.err
@@ -77,7 +77,7 @@ def test_what_one_break_leaves_to_python_is_told_too(tmp_path, ask):
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path, ask):
+def test_failing_model_under_compile_shows_its_own_error(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:wrong", "--batch-sizes", 2, "--quiet", *COMPILED)
 
     assert ran.status == 5
@@ -96,7 +96,7 @@ def test_a_model_that_fails_in_any_case_is_told_in_its_own_words(tmp_path, ask):
         ("not_at_all", "torch.compile compiles nothing of it (--mode eager runs the model as it is)"),
     ],
 )
-def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, ask, factory, expected):
+def test_uncompiled_run_is_refused_in_one_line(tmp_path, ask, factory, expected):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:{factory}", "--batch-sizes", 2, "--quiet", *COMPILED)
 
     assert ran.status == 3, ran.err
@@ -106,7 +106,7 @@ def test_what_would_run_uncompiled_is_refused_in_one_line(tmp_path, ask, factory
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_batch_that_comes_out_otherwise_when_compiled_is_no_result(tmp_path, ask):
+def test_batch_differing_when_compiled_is_wrong_output(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/compiled.py:otherwise", "--batch-sizes", "2,4,8", *COMPILED)
 
     assert ran.status == 0, ran.err

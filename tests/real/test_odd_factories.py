@@ -1,4 +1,4 @@
-"""Whatever a factory returns: it is measured or refused, never a traceback of ours."""
+"""Any return value of a factory is measured or refused, never a traceback of the tool."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ VALUES = st.recursive(
 )
 @given(value=VALUES | st.tuples(VALUES, VALUES).map(lambda pair: f"({pair[0]}, {pair[1]})"))
 def test_any_result_of_a_factory_is_measured_or_refused_in_words(tmp_path, children, value):
-    # Of one name, two files of a second and a size would share their bytecode.
+    # Two files of the same name, second and size would share their bytecode.
     path = tmp_path / f"odd_{len(list(tmp_path.iterdir()))}.py"
     path.write_text(f"import torch\nfrom torch import nn\n\n\ndef make():\n    return {value}\n")
     before = set(tmp_path.iterdir())

@@ -159,7 +159,7 @@ def close(one, other):
 
 @contextmanager
 def settings_of_its_own():
-    """Put back what the file of a model sets, which the tests behind would be measured with."""
+    """Restore the settings that a model file changes, which would affect later tests."""
     grad, threads, precise = torch.is_grad_enabled(), torch.get_num_threads(), torch.get_float32_matmul_precision()
     try:
         yield
@@ -172,7 +172,7 @@ def settings_of_its_own():
 
 
 def in_plain_torch(spec, size):
-    """The output of the model in eval mode under no_grad, on the tool's inputs, by nothing of the tool's but those."""
+    """Return the output in eval mode under no_grad, using only the inputs of the tool."""
     workload = Workload(spec, torch.device("cpu"))
     call = workload._inputs(size).call
     module = workload._module
@@ -188,7 +188,7 @@ class Odd(NamedTuple):
     setting: str
 
     def text(self) -> str:
-        """The file of a factory with this interface."""
+        """Return the file text of a factory with this interface."""
         return FILE.format(
             setting=SETTINGS[self.setting],
             reads=READS.get(self.inputs, "inputs[0]"),
@@ -211,7 +211,7 @@ ODD = st.builds(
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(odd=ODD)
-def test_an_odd_interface_computes_what_plain_torch_does_or_is_refused_in_a_true_line(tmp_path, children, odd):
+def test_odd_interface_computes_like_torch_or_is_refused(tmp_path, children, odd):
     path = tmp_path / f"odd_{len(list(tmp_path.iterdir()))}.py"
     path.write_text(odd.text())
     spec = read_spec(f"{path}:make", {"batches": 6, "warmup": 1, "processes": 1, "device": "cpu", "granularity": 3})
@@ -241,8 +241,8 @@ def test_an_odd_interface_computes_what_plain_torch_does_or_is_refused_in_a_true
         assert all(close(one.to_dense(), other.to_dense()) for one, other in pairs)
 
 
-def test_what_a_file_sets_is_put_back_behind_it():
-    """Which the tests of this process rest on: with gradients left off, one that trains would fail."""
+def test_settings_of_a_model_file_are_restored():
+    """The tests of this process depend on it: with gradients disabled, a training test would fail."""
     with settings_of_its_own():
         torch.set_grad_enabled(False)
 

@@ -1,4 +1,4 @@
-"""What is said of a batch's outputs, of models made to be wrong in one way each."""
+"""Checks of batch outputs, with models that are wrong in one way each."""
 
 import itertools
 
@@ -19,7 +19,7 @@ ALIKE = "the outputs of different samples hardly differ, so that one would pass 
 
 
 def batch_of(model, size, *, dtype=torch.float32, values=None, divisible=True):
-    """A batch of vectors of four values, each unlike the others, or of the values given."""
+    """Return a batch of vectors of four values, random unless given."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(size, 4, generator=generator) if values is None else torch.tensor(values)
     split = [[0 if divisible else "unknown"], {}]
@@ -31,7 +31,7 @@ def checked(model, size=16, dtype="fp32", small_size=2, **how):
 
 
 def changes(place, value, *, above=4):
-    """A model that adds a value to one sample's output in batches above a size."""
+    """Return a model that adds a value to one sample's output in batches above a size."""
 
     def model(x):
         out = x * 2
@@ -46,13 +46,13 @@ def unchecked(remark):
     return OutputCheck(result="unchecked", remark=remark)
 
 
-def test_a_model_that_computes_every_sample_by_itself_is_right_and_its_difference_is_told():
+def test_sample_wise_model_is_right_with_its_difference():
     assert checked(lambda x: x * 2) == OutputCheck(result="right", difference=0.0)
     assert checked(lambda x: [x.T * 2, {"sum": x.sum(1)}]) == OutputCheck(result="right", difference=0.0)
 
 
 @pytest.mark.parametrize("place", [0, 15])
-def test_an_output_that_is_off_by_more_than_rounding_names_its_sample_and_by_how_much(place):
+def test_wrong_output_names_its_sample_and_difference(place):
     found = checked(changes(place, 1.0, above=8))
 
     expected = 2 / float(batch_of(lambda x: x * 2, 16)()[place].norm())
@@ -64,7 +64,7 @@ def test_an_output_that_is_off_by_more_than_rounding_names_its_sample_and_by_how
 
 
 @given(st.floats(1e-6, 1.0), st.sampled_from(sorted(output_check.NOISE)))
-def test_rounding_up_to_the_dtypes_own_is_right_and_is_told(share, dtype):
+def test_rounding_within_the_dtype_is_right_with_its_difference(share, dtype):
     noise = output_check.NOISE[dtype]
 
     def model(x):
@@ -79,7 +79,7 @@ def test_rounding_up_to_the_dtypes_own_is_right_and_is_told(share, dtype):
         assert found.difference == pytest.approx(share, rel=0.1, abs=1e-6)
 
 
-def test_outputs_of_another_number_of_samples_are_wrong_and_their_shapes_are_told():
+def test_outputs_of_another_number_of_samples_are_wrong():
     found = checked(lambda x: x[:8])
 
     assert found == Failure(
@@ -88,7 +88,7 @@ def test_outputs_of_another_number_of_samples_are_wrong_and_their_shapes_are_tol
     )
 
 
-def test_a_model_that_returns_fewer_outputs_for_a_large_batch_depends_on_its_company():
+def test_model_with_fewer_outputs_for_large_batch_is_unchecked():
     assert checked(lambda x: [x] if len(x) > 8 else [x, x * 2]) == unchecked(COMPANY)
 
 
@@ -106,7 +106,7 @@ def test_a_model_that_returns_fewer_outputs_for_a_large_batch_depends_on_its_com
         (lambda x: torch.ones_like(x) + x * 1e-4 + (2e-4 if len(x) > 8 else 0), ALIKE),
     ],
 )
-def test_what_cannot_be_told_right_from_wrong_is_unchecked_and_says_why(model, remark):
+def test_uncheckable_output_is_unchecked_with_the_reason(model, remark):
     found = checked(model)
 
     assert (found.result, found.remark) == ("unchecked", remark)
@@ -117,7 +117,7 @@ def test_inputs_that_cannot_be_taken_apart_are_unchecked():
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_a_batch_as_small_as_its_reference_is_told_to_be_small_or_not_finite(size):
+def test_batch_as_small_as_its_reference_is_small_or_not_finite(size):
     assert checked(lambda x: x * 2, size) == OutputCheck(result="small")
     assert checked(lambda x: x / 0, size) == OutputCheck(result="not_finite")
     assert checked(lambda x: x.sum() / 0, size) == OutputCheck(result="not_finite")
@@ -140,14 +140,14 @@ def test_the_reference_of_a_batch_above_twice_its_size_is_another_batch():
 
 
 @pytest.mark.parametrize("sizes", [{2}, {4}, {2, 4}, {2, 4, 16}])
-def test_outputs_that_are_not_finite_in_either_reference_are_said_to_be_so(sizes):
+def test_not_finite_reference_outputs_are_reported(sizes):
     found = checked(lambda x: x * (float("nan") if len(x) in sizes else 1))
 
     assert found == OutputCheck(result="not_finite")
 
 
 @pytest.mark.parametrize("place", range(16))
-def test_a_sample_that_is_not_finite_in_the_large_batch_alone_is_wrong_wherever_it_lies(place):
+def test_sample_not_finite_only_in_large_batch_is_wrong(place):
     found = checked(changes(place, float("inf"), above=4))
 
     assert isinstance(found, Failure)
@@ -161,7 +161,7 @@ def test_a_sample_that_is_nowhere_finite_is_no_fault_of_the_batch():
     assert checked(lambda x: x * 2, values=values) == OutputCheck(result="not_finite")
 
 
-def test_a_sample_near_the_largest_number_of_its_type_may_overflow_in_another_batch():
+def test_sample_near_largest_number_may_overflow_in_another_batch():
     values = [[9e3, 1e3, 2e3, float(number)] for number in range(16)]
 
     def model(x):
@@ -174,7 +174,7 @@ def test_a_sample_near_the_largest_number_of_its_type_may_overflow_in_another_ba
     assert check_output(model_fp16, "fp16", 2).result == "not_finite"
 
 
-def test_a_model_that_writes_into_its_input_or_its_last_output_is_not_called_wrong():
+def test_model_writing_into_input_or_output_is_not_wrong():
     kept = torch.zeros(64, 4)
 
     def reuses(x):
@@ -184,7 +184,7 @@ def test_a_model_that_writes_into_its_input_or_its_last_output_is_not_called_wro
     assert checked(lambda x: x.add_(1)) == unchecked(COMPANY)
 
 
-def test_a_sample_whose_output_a_few_others_change_is_not_called_wrong():
+def test_output_dependent_on_few_samples_is_not_wrong():
     def scales(x):
         return (x * 10 / x.abs().max()).round() * x.abs().max()
 
@@ -193,7 +193,7 @@ def test_a_sample_whose_output_a_few_others_change_is_not_called_wrong():
 
 
 def eager_and_other(eager, other, size=2):
-    """A small batch that runs ``other``, and as it is ``eager``."""
+    """Check a small batch that runs ``other``, with ``eager`` as its reference."""
     batch = batch_of(eager, size)
     batch._prepared = lambda: other(*batch._inputs[0])
     return check_output(batch, "fp32", 2)
@@ -217,11 +217,11 @@ def eager_and_other(eager, other, size=2):
         ),
     ],
 )
-def test_a_small_batch_in_another_mode_is_set_beside_the_model_as_it_is(other, found):
+def test_small_batch_in_another_mode_is_compared_with_eager(other, found):
     assert eager_and_other(lambda x: x * 2, other) == found
 
 
-def test_a_model_that_cannot_be_compared_with_itself_is_unchecked_in_another_mode_too():
+def test_incomparable_model_is_unchecked_in_another_mode_too():
     count = itertools.count(1)
 
     assert eager_and_other(lambda x: x * next(count), lambda x: x) == unchecked(COMPANY)

@@ -1,4 +1,4 @@
-"""Rows whose outputs are wrong are never recommended; what cannot be checked is said."""
+"""Rows with wrong outputs are never recommended, and unchecked outputs are reported."""
 
 import pytest
 from support.command import QUICK
@@ -27,7 +27,7 @@ def test_rubbish_is_a_wrong_output_and_bounds_the_answer(tmp_path, ask, factory,
     assert ran.out.split("Fastest batch  ")[1].split(",")[0] in ("1", "2", "3", "4")
 
 
-def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recommended(tmp_path, ask):
+def test_named_batch_with_wrong_output_is_kept_and_not_recommended(tmp_path, ask):
     factory = "forgets_the_last_sample_above_4"
     ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "2,16", *QUICK)
 
@@ -54,7 +54,7 @@ def test_a_batch_size_that_was_named_and_computes_rubbish_is_kept_and_not_recomm
         ("no_numbers", "not_finite", ""),
     ],
 )
-def test_what_was_checked_is_recorded_and_what_was_not_is_said(tmp_path, ask, factory, result, remark):
+def test_output_check_result_is_recorded_with_its_reason(tmp_path, ask, factory, result, remark):
     ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--batch-sizes", "16", *QUICK)
 
     assert ran.status == 0, ran.err
@@ -80,7 +80,7 @@ def test_a_batch_that_returns_fewer_samples_than_it_was_given_is_wrong(tmp_path,
     assert "4x1" in large.failure.message
 
 
-def test_a_number_that_is_missing_in_the_large_batch_only_is_found_beside_those_that_always_are(tmp_path, ask):
+def test_value_missing_only_in_large_batch_is_wrong_output(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:nan_for_some_and_inf_above_64", "--batch-sizes", "64,100", *QUICK)
 
     assert [(row.status, row.output and row.output.result) for row in ran.record().rows] == [
@@ -96,7 +96,7 @@ def test_outputs_that_vanish_in_half_precision_are_not_taken_for_right(tmp_path,
     assert (row.output.result, row.output.remark) == ("unchecked", "its outputs are below the dtype's normal numbers")
 
 
-def test_a_model_that_takes_only_multiples_is_checked_in_a_batch_of_that_many(tmp_path, ask):
+def test_model_taking_multiples_is_checked_in_such_a_batch(tmp_path, ask):
     (tmp_path / "by_four.py").write_text(
         "from torch import nn, randn\n"
         "class ByFour(nn.Module):\n"

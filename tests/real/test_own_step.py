@@ -1,4 +1,4 @@
-"""Steps of the user's own: their edges and times are those of the bare loop, and what is no step is refused."""
+"""User-written steps: their edges and times equal those of the bare loop, and invalid steps are refused."""
 
 import sys
 from time import perf_counter
@@ -50,7 +50,7 @@ def test_step_takes_as_long_as_in_the_bare_loop(script):
     batch = step.batch(1)
     for _ in range(2):
         batch()
-    for _ in range(6):  # in turn, and the fastest of each, since the machine has other work
+    for _ in range(6):  # alternate, and take the fastest of each, since the machine has other work
         start_s = perf_counter()
         batch()
         measured.append(perf_counter() - start_s)
@@ -59,7 +59,7 @@ def test_step_takes_as_long_as_in_the_bare_loop(script):
     assert min(measured) == pytest.approx(min(loop_s), rel=0.15)
 
 
-def test_record_of_a_step_says_that_it_is_one_and_counts_all_samples(tmp_path, ask):
+def test_record_of_step_has_phase_step_and_counts_all_samples(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/train_ema.py:step", *ONE)
 
     assert ran.status == 0, ran.err
@@ -74,7 +74,7 @@ def test_record_of_a_step_says_that_it_is_one_and_counts_all_samples(tmp_path, a
     assert "samples_per_step" in [notice.kind for notice in record.notices]
 
 
-def test_optimizer_that_a_scaler_skips_at_first_has_stepped_after_the_first_step():
+def test_optimizer_skipped_by_scaler_has_stepped_after_first_step():
     step = OwnStep(own_step(read_spec(f"{MODELS}/train_ema.py:step", {})), CPU)
 
     assert not step._step.optimizers[0].state
@@ -82,7 +82,7 @@ def test_optimizer_that_a_scaler_skips_at_first_has_stepped_after_the_first_step
     assert step._step.optimizers[0].state
 
 
-def test_optimizers_that_nobody_named_are_found_and_step_before_anything_is_measured():
+def test_unnamed_optimizers_are_found_and_step_before_measuring():
     step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:finds_its_optimizers", {})), CPU)
     adam = next(each for each in step._optimizers if isinstance(each, torch.optim.Adam))
 
@@ -103,7 +103,7 @@ def test_optimizer_of_a_step_maker_has_stepped_after_its_first_step():
         del batch, made
 
 
-def test_step_maker_is_called_anew_for_every_batch_size(tmp_path, ask):
+def test_step_maker_is_called_for_every_batch_size(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/train_contrastive.py:step", "--device", "cpu", "--batch-sizes", "4,8", *QUICK)
 
     assert ran.status == 0, ran.err
@@ -113,14 +113,14 @@ def test_step_maker_is_called_anew_for_every_batch_size(tmp_path, ask):
     assert "samples_by_word" in [notice.kind for notice in record.notices]
 
 
-def test_loader_as_a_batch_counts_the_samples_that_its_step_says(tmp_path, ask):
+def test_loader_as_batch_counts_samples_given_by_its_step(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/steps.py:loader_with_samples", *ONE)
 
     assert ran.status == 0, ran.err
     assert [row.samples for row in ran.record().rows] == [64]
 
 
-def test_task_of_a_loop_of_the_steps_own_is_run_in_that_loop(tmp_path, ask):
+def test_task_of_own_event_loop_runs_in_that_loop(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/steps.py:task_of_its_own_loop", *ONE)
 
     assert ran.status == 0, ran.err
@@ -179,7 +179,7 @@ REFUSED = [
 @pytest.mark.parametrize(
     ("name", "more", "status", "told"), REFUSED, ids=[case[0] + "".join(case[1]) for case in REFUSED]
 )
-def test_what_is_no_step_is_refused_in_one_line(tmp_path, ask, *, name, more, status, told):
+def test_invalid_step_is_refused_in_one_line(tmp_path, ask, *, name, more, status, told):
     ran = ask(tmp_path, f"{MODELS}/{name}", *ONE, *more)
 
     assert ran.status == status, ran.err
@@ -187,7 +187,7 @@ def test_what_is_no_step_is_refused_in_one_line(tmp_path, ask, *, name, more, st
     assert ("Traceback" in ran.err) == (name == "steps.py:fails")
 
 
-def test_step_that_ignores_its_batch_size_is_refused_when_nothing_grows(tmp_path, ask):
+def test_step_ignoring_its_batch_size_is_refused(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/steps.py:ignores", "--device", "cpu", *QUICK)
 
     assert ran.status == 2
@@ -246,12 +246,12 @@ def test_find_takes_a_live_step_with_its_weights():
     ],
     ids=["nothing", "both", "a name", "a dtype", "the default dtype"],
 )
-def test_find_refuses_a_step_beside_what_it_cannot_take(given, told):
+def test_find_refuses_a_step_with_incompatible_arguments(given, told):
     with pytest.raises(BadRequest, match=told):
         tputfind.find(**given)
 
 
-def test_context_tells_the_device_outside_of_a_measurement_too():
+def test_context_has_the_device_outside_a_measurement():
     assert tputfind.context().device.type in ("cpu", "cuda")
 
 

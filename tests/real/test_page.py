@@ -1,4 +1,4 @@
-"""Pages and plots, asked through the command."""
+"""Pages and plots, made through the command."""
 
 import shutil
 
@@ -62,7 +62,7 @@ def test_the_page_of_one_record_is_the_same_every_time(folder, ask):
     assert (folder / "one.html").read_bytes() == (folder / "two.html").read_bytes()
     text = Page((folder / "one.html").read_bytes()).text()
     assert "SLO: p99 within 60 ms" in text
-    assert "slo, ms" not in text.partition("What was asked for")[2]  # the record was not measured with one
+    assert "slo, ms" not in text.partition("What was asked for")[2]  # the record was measured without one
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_page_of_one_record_is_the_same_every_time(folder, ask):
         (("--resume", "old.json", "--save", "old.json"), "would be written over"),
     ],
 )
-def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(folder, ask, arguments, line):
+def test_unwritable_page_is_refused_before_measuring(folder, ask, arguments, line):
     before = (folder / "old.json").read_bytes()
     ran = ask(folder, *arguments)
 
@@ -97,7 +97,7 @@ def test_a_page_that_cannot_be_written_is_one_line_before_anything_is_measured(f
         ("report", "old.json", "--save", "a.png"),
     ],
 )
-def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch, arguments):
+def test_missing_matplotlib_is_reported_with_installation_advice(folder, monkeypatch, arguments):
     shadow = folder / "shadow"
     shadow.mkdir()
     (shadow / "matplotlib.py").write_text("raise ImportError")
@@ -112,7 +112,7 @@ def test_without_matplotlib_the_line_says_how_to_install_it(folder, monkeypatch,
     assert run(folder, "report", "old.json", "--save", "a.md").status == 0
 
 
-def test_what_clocks_and_forecast_saved_is_shown_again_beside_records(tmp_path, ask):
+def test_report_shows_saved_clocks_and_forecast_with_records(tmp_path, ask):
     shutil.copy(record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json"), tmp_path / "clocks.json")
     shutil.copy(RECORD, tmp_path / "run.json")
     asked = ("forecast", "resnet18", "--memory", "16GiB", "--on-fake", "--save", "forecast.json", "--save", "one.md")

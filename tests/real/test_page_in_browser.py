@@ -27,20 +27,20 @@ def saved(path, *records):
 
 @pytest.fixture
 def one(tmp_path):
-    """The page of a whole search on a GPU."""
+    """Provide the page of a whole search on a GPU."""
     return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h100/default/resnet50-fp16.json"))
 
 
 @pytest.fixture
 def several(tmp_path):
-    """The page of a model in six recipes."""
+    """Provide the page of a model in six recipes."""
     paths = sorted(RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"))
     return saved(tmp_path / "several.html", *map(tputfind.load_record, paths))
 
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_a_page_makes_no_error_asks_for_nothing_and_is_accessible(browser, one, several, width, dark):
+def test_page_has_no_errors_or_requests_and_is_accessible(browser, one, several, width, dark):
     for path in (one, several):
         with browser.open(path, width, dark=dark) as page:
             assert page.errors == []
@@ -50,7 +50,7 @@ def test_a_page_makes_no_error_asks_for_nothing_and_is_accessible(browser, one, 
 
 
 def documents_of_other_results():
-    """A document of each kind of result that is no record: plans of two models and of one, among them."""
+    """Yield a document of each kind of result except records, including plans of one and of two models."""
     read = {
         name: tputfind.load_record(RESULTS / f"nvidia-h100/default/{name}-fp16.json")
         for name in ("resnet50", "vit_b_16")
@@ -64,7 +64,7 @@ def documents_of_other_results():
 
 
 @pytest.mark.parametrize("width", [DESKTOP, PHONE])
-def test_page_of_every_kind_of_result_is_accessible_and_asks_for_nothing(browser, tmp_path, width):
+def test_page_of_every_result_is_accessible_without_requests(browser, tmp_path, width):
     for name, document in documents_of_other_results():
         path = tmp_path / f"{name}.html"
         path.write_bytes(to_html(document))
@@ -96,7 +96,7 @@ def test_the_table_sorts_by_mouse_and_by_keyboard(browser, one):
         assert page.errors == []
 
 
-def test_a_failed_row_sorts_last_whichever_way(browser, tmp_path):
+def test_failed_row_sorts_last_in_both_directions(browser, tmp_path):
     button = "section[aria-labelledby=rows] th:nth-child(2) button"
     with browser.open(saved(tmp_path / "page.html", example())) as page:
         for _ in range(2):
@@ -104,7 +104,7 @@ def test_a_failed_row_sorts_last_whichever_way(browser, tmp_path):
             assert page.texts("section[aria-labelledby=rows] tbody td:nth-child(2)")[-1] == ""
 
 
-def test_what_a_record_says_is_text_and_never_runs(browser, tmp_path):
+def test_text_of_a_record_is_never_executed(browser, tmp_path):
     notice = Notice(kind=HOSTILE, seen=HOSTILE, cause="<script>alert(1)</script>", advice="</svg>")
     environment = msgspec.structs.replace(example().environment, device_name=HOSTILE)
     spec = msgspec.structs.replace(example().spec, model=HOSTILE)
@@ -119,7 +119,7 @@ def test_what_a_record_says_is_text_and_never_runs(browser, tmp_path):
         assert page.page.locator("img").count() == 0
 
 
-def test_a_dark_page_has_light_ink_in_its_plots_and_prints_on_white(browser, one, tmp_path):
+def test_dark_page_has_light_plot_text_and_prints_on_white(browser, one, tmp_path):
     with browser.open(one, dark=True) as page:
         dark = page.style("figure svg text", "fill")
         assert page.pdf(tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
@@ -127,7 +127,7 @@ def test_a_dark_page_has_light_ink_in_its_plots_and_prints_on_white(browser, one
         assert page.style("figure svg text", "fill") != dark
 
 
-def test_every_plot_says_in_words_what_it_shows(browser, several):
+def test_plot_words_summarize_each_plot(browser, several):
     with browser.open(several) as page:
         drawings = page.page.get_by_role("img").all()
         words = [page.page.locator("figure svg > desc").nth(number).text_content() for number in range(len(drawings))]
@@ -142,7 +142,7 @@ def reader(number):
 
 
 def by_keyboard(page, number):
-    """What a plot says of its values, from the first to the last."""
+    """Return the words of a plot for its values, from the first to the last."""
     page.tab_to(reader(number))
     page.press("Home")
     said = [page.attribute(reader(number), "aria-valuetext")]
@@ -154,7 +154,7 @@ def by_keyboard(page, number):
 
 
 def by_pointer(page, number):
-    """Everything that a plot says while the pointer goes over it."""
+    """Return all words that a plot shows while the pointer moves over it."""
     shares = [place / 36 for place in range(1, 36)]
     places = [*zip(shares, shares, strict=True), *zip(shares, reversed(shares), strict=True)]
     said = set()
@@ -177,7 +177,7 @@ def test_the_keyboard_reaches_every_value_that_the_pointer_shows(browser, one, s
             assert page.errors == []
 
 
-def test_the_value_of_the_fastest_batch_is_read_where_the_pointer_is(browser, one):
+def test_pointer_reads_the_value_of_each_batch(browser, one):
     with browser.open(one) as page:
         shown = page.page.eval_on_selector(
             ".plot",
@@ -220,14 +220,14 @@ def test_a_tip_stays_within_its_plot(browser, one):
                 assert page.too_wide_px() <= 0
 
 
-def test_without_scripts_the_page_says_and_draws_everything_and_offers_no_reading(browser, one):
+def test_page_without_scripts_is_complete_without_readers(browser, one):
     with browser.open(one, scripts=False) as page:
         assert page.page.locator("figure svg").first.is_visible()
         assert page.page.locator("[role=slider]").count() == 0
         assert "Batch to deploy" in page.text("section[aria-labelledby=answers]")
 
 
-def test_what_is_folded_opens_by_keyboard_and_on_paper(browser, several):
+def test_folded_sections_open_by_keyboard_and_on_paper(browser, several):
     folded = "section[aria-labelledby=measured] details"
     with browser.open(several) as page:
         inside = page.page.locator(f"{folded} table").last

@@ -1,4 +1,4 @@
-"""What a command writes costs nothing that was there, and what it cannot write costs nothing that it found."""
+"""A command never destroys existing files, and an unwritable file never loses its result."""
 
 import shlex
 import shutil
@@ -18,7 +18,7 @@ PRICES = "device,price_per_hour,currency,source,date\nNVIDIA Example,2,EUR,me,20
 
 @pytest.fixture
 def folder(tmp_path):
-    """One with all that commands read: a model, weights, a record, another in a folder, prices and arrivals."""
+    """Create a folder with all inputs of commands: a model, weights, two records, prices and arrivals."""
     shutil.copy(MODELS / "plain.py", tmp_path / "plain.py")
     (tmp_path / "weights.pt").write_bytes(bytes(1000))
     (tmp_path / "old.json").write_bytes(example().to_json())
@@ -57,7 +57,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
         ("resnet18", "--ray", "--resume", "older", "--save", "older/old.json"),
     ],
 )
-def test_no_command_writes_over_what_it_reads(folder, ask, asked):
+def test_command_never_writes_over_its_inputs(folder, ask, asked):
     before = contents(folder)
 
     ran = ask(folder, *asked, "--overwrite")
@@ -68,7 +68,7 @@ def test_no_command_writes_over_what_it_reads(folder, ask, asked):
     assert contents(folder) == before
 
 
-def test_measurement_is_replaced_by_the_same_command_and_by_no_other(folder):
+def test_measurement_is_replaced_only_by_the_same_command(folder):
     asked = ("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK, "--no-save", "--save", "a.json")
     first, again = run(folder, *asked), run(folder, *asked)
     before = contents(folder)
@@ -79,7 +79,7 @@ def test_measurement_is_replaced_by_the_same_command_and_by_no_other(folder):
     assert contents(folder) == before
 
 
-def test_only_a_report_of_the_same_kind_is_replaced_unless_asked(folder, ask):
+def test_only_report_of_same_kind_is_replaced_without_overwrite(folder, ask):
     shown = ("report", "old.json", "--save", "out.csv")
     for content, status in (("my notes", 2), ("", 0), (None, 0)):
         if content is not None:
@@ -105,7 +105,7 @@ def test_only_a_report_of_the_same_kind_is_replaced_unless_asked(folder, ask):
         (("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK), "html", "Fastest batch"),
     ],
 )
-def test_a_file_that_cannot_be_written_costs_neither_the_result_nor_the_others(folder, asked, ending, shown):
+def test_unwritable_file_loses_neither_the_result_nor_other_files(folder, asked, ending, shown):
     (folder / f"full.{ending}").symlink_to("/dev/full")
     ran = run(folder, *asked, "--save", f"full.{ending}", "--save", "all.md")
 
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_written_costs_neither_the_result_nor_the_others(f
     assert (folder / "all.md").stat().st_size
 
 
-def test_the_command_that_closes_a_pipe_early_is_still_told_what_was_not_written(folder):
+def test_early_closed_pipe_still_reports_unwritten_files(folder):
     (folder / "full.csv").symlink_to("/dev/full")
     asked = shlex.join([*command(), "report", *["old.json"] * 300, "--save", "full.csv"])
     done = subprocess.run(
@@ -126,7 +126,7 @@ def test_the_command_that_closes_a_pipe_early_is_still_told_what_was_not_written
     assert "cannot write full.csv" in done.stderr
 
 
-def test_file_for_the_standard_output_is_added_to_what_that_is_and_takes_the_place_of_the_table(folder):
+def test_csv_to_standard_output_is_appended_and_replaces_the_table(folder):
     asked = shlex.join([*command(), "report", "old.json", "--save", "-.csv", "--save", "beside.csv"])
     subprocess.run(["bash", "-c", f"echo before >> log; {asked} >> log"], cwd=folder, env=ENVIRONMENT, check=True)
 
@@ -144,9 +144,9 @@ def test_a_model_with_the_longest_of_names_is_measured_and_saved(folder):
     assert len(list((folder / "results").glob("*.csv"))) == 1
 
 
-def test_a_disk_without_room_for_a_record_is_said_before_anything_is_measured(folder):
+def test_disk_without_room_for_record_is_reported_before_measuring(folder):
     asked = shlex.join([*command(), "plain.py:fails", "--batch-sizes", "1", *map(str, QUICK)])
-    # Python itself would keep the first kilobyte of what it compiles, and fail over it ever after.
+    # Python would keep the first kilobyte of its bytecode file, and fail on it ever after.
     environment = ENVIRONMENT | {"PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f 1; {asked}"],
@@ -171,7 +171,7 @@ def test_a_place_without_a_name_is_refused(folder, ask, option):
     assert not (folder / "results").exists()
 
 
-def test_a_table_of_somebody_else_beside_the_record_to_resume_is_kept(folder, ask):
+def test_foreign_csv_next_to_resumed_record_is_kept(folder, ask):
     (folder / "old.csv").write_text("my,table\n")
 
     assert ask(folder, "--resume", "old.json").status == 2
@@ -181,7 +181,7 @@ def test_a_table_of_somebody_else_beside_the_record_to_resume_is_kept(folder, as
 
 
 @pytest.mark.parametrize("output", ["5", "''", "b'results'", "'a\\0b'"])
-def test_find_refuses_what_is_no_place(folder, output):
+def test_find_refuses_an_invalid_output_path(folder, output):
     code = (
         "import tputfind\n"
         f"try: tputfind.find('plain.py:keyword_inputs', output={output})\n"

@@ -1,4 +1,4 @@
-"""One model on several devices: two processes of gloo on this host's cores, as torchrun would start them."""
+"""One model on several devices: two gloo processes on the cores of this host, started like torchrun does."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ SMALL = ("resnet18", "--phase", "train", "--image-size", 32, *TWO, "--batch-size
 
 
 @linux_only
-def test_edge_ran_on_both_ranks_and_one_more_fails_in_the_bare_loop_too(tmp_path):
+def test_edge_runs_on_both_ranks_and_one_more_fails_in_bare_loop(tmp_path):
     path, limit = f"{MODELS}/train_ddp.py", 150
     ran = run(tmp_path, f"{path}:step", "--memory-limit", f"{limit}MiB", *SEARCH, environment=bare.ENVIRONMENT)
 
@@ -41,7 +41,7 @@ def test_edge_ran_on_both_ranks_and_one_more_fails_in_the_bare_loop_too(tmp_path
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_model_trains_on_two_devices_and_is_set_beside_one(tmp_path, parallel):
+def test_model_trains_on_two_devices_and_is_compared_with_one(tmp_path, parallel):
     ran = run(tmp_path, *SMALL, "--parallel", parallel, "--save", "rows.csv")
 
     assert ran.status == 0, ran.err
@@ -105,7 +105,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "told"), REFUSED, ids=[" ".join(map(str, one[0][-4:])) for one in REFUSED])
-def test_what_cannot_run_on_several_devices_is_refused_in_one_line(tmp_path, *, asked, told):
+def test_impossible_multi_device_run_is_refused_in_one_line(tmp_path, *, asked, told):
     ran = run(tmp_path, *asked, *QUICK)
 
     assert ran.status in (2, 5), ran.err
@@ -124,7 +124,7 @@ def test_more_devices_than_there_are_is_refused_in_one_line(tmp_path, device):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """Two ranks, and the file that says how they fail."""
+    """Provide two ranks, and the file that specifies how they fail."""
     path = tmp_path_factory.mktemp("ranks") / "fails.json"
     os.environ["FAILS_AS"] = str(path)
     with Ranks() as asked:
@@ -140,14 +140,14 @@ def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
 
     named = f"no answer within [0-9.]+ s: rank {rank} hangs or is slow, and the others wait in a collective for it"
     with pytest.raises(ChildFailed, match=named) as raised:
-        asked.ask_one(TryBatch(spec, 4), Trial, 15.0)  # the group is up by then
+        asked.ask_one(TryBatch(spec, 4), Trial, 15.0)  # the group is already up
     assert raised.value.failure.kind == "timeout"
     assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
 
 @pytest.mark.parametrize("waits", [0, 1])
 @pytest.mark.parametrize("step", [0, 1, 2])
-def test_rank_that_waits_in_a_collective_left_out_by_another_is_ended_at_once(ranks, waits, step):
+def test_rank_waiting_in_unmatched_collective_is_ended_at_once(ranks, waits, step):
     asked, path = ranks
     path.write_text(json.dumps({"moment": "", "waits": waits, "step": step}))
     spec = own_step(read_spec(f"{MODELS}/ranks.py:leaves_one_out", {"device": "cpu", "gpus": 2}))
@@ -159,12 +159,12 @@ def test_rank_that_waits_in_a_collective_left_out_by_another_is_ended_at_once(ra
     except ChildFailed as death:
         told = death.failure.message
 
-    unlike = "Is there a distributed collective mismatch in your code?"  # gloo saw the other's next one first
+    unlike = "Is there a distributed collective mismatch in your code?"  # gloo saw a later collective first
     assert f"rank {waits}: waits in a collective that rank {1 - waits} left out" in told or unlike in told
     assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
 
-def test_collective_that_a_rank_leaves_out_of_the_first_step_is_told_in_one_line(tmp_path):
+def test_collective_omitted_in_first_step_is_reported_in_one_line(tmp_path):
     (tmp_path / "fails.json").write_text(json.dumps({"moment": "", "waits": 0, "step": 0}))
     environment = ENVIRONMENT | {"FAILS_AS": f"{tmp_path}/fails.json"}
     asked = (f"{MODELS}/ranks.py:leaves_one_out", *TWO, "--batch-sizes", 2, *QUICK)
@@ -176,7 +176,7 @@ def test_collective_that_a_rank_leaves_out_of_the_first_step_is_told_in_one_line
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_rank_that_waits_for_one_that_failed_is_ended_with_it(ranks, rank):
+def test_rank_waiting_for_a_failed_one_is_ended_with_it(ranks, rank):
     asked, path = ranks
     path.write_text(json.dumps({"rank": rank, "moment": "step 2", "how": "out of memory", "others": "hangs"}))
     spec = own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2}))
@@ -189,7 +189,7 @@ def test_rank_that_waits_for_one_that_failed_is_ended_with_it(ranks, rank):
     assert time.monotonic() - begin_s < 30
 
 
-def test_step_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path):
+def test_step_failing_in_one_rank_is_reported_in_one_line(tmp_path):
     (tmp_path / "fails.json").write_text(json.dumps({"rank": 1, "moment": "step 0", "how": "raises"}))
     environment = ENVIRONMENT | {"FAILS_AS": f"{tmp_path}/fails.json"}
     asked = (f"{MODELS}/ranks.py:fails", *TWO, "--batch-sizes", 2, *QUICK)
@@ -199,7 +199,7 @@ def test_step_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path)
     assert "fails at batch 2: rank 1: ValueError: had enough" in " ".join(ran.err.split())
 
 
-def test_model_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path):
+def test_model_failing_in_one_rank_is_reported_in_one_line(tmp_path):
     ran = run(tmp_path, f"{MODELS}/ranks.py:fails_in_rank_1", *TRAINED, "--parallel", "ddp", timeout_s=120)
 
     assert ran.status == 5, ran.err
@@ -213,7 +213,7 @@ def test_model_that_fails_in_one_rank_alone_is_told_in_one_line_at_once(tmp_path
         ("begins_its_own_group", "(with --gpus the process group is up: call init_process_group unless"),
     ],
 )
-def test_step_that_breaks_the_process_group_is_told_in_one_line(tmp_path, step, told):
+def test_step_breaking_the_process_group_is_reported_in_one_line(tmp_path, step, told):
     ran = run(tmp_path, f"{MODELS}/ranks.py:{step}", *TWO, "--batch-sizes", 2, *QUICK, timeout_s=120)
 
     assert ran.status == 5, ran.err

@@ -11,7 +11,7 @@ from tputfind.report import snippet
 from tputfind.worker.workload import Workload, inference
 
 
-def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tmp_path, ask):
+def test_every_combination_is_measured_and_unsupported_ones_are_rows(tmp_path, ask):
     asked = ("--dtype", "fp32,tf32,bf16", "--layout", "nchw,nhwc", "--device", "cpu", "--batch-sizes", "2,4")
 
     ran = ask(tmp_path, "mobilenet_v3_small", "--image-size", 32, *asked, "--save", "all.csv", *QUICK)
@@ -30,7 +30,7 @@ def test_every_combination_is_measured_and_what_the_device_cannot_do_is_a_row(tm
     assert "Best recipe" in ran.out
 
 
-def test_what_the_model_cannot_do_ends_no_list(tmp_path, ask):
+def test_unsupported_dtype_of_model_does_not_end_the_list(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:has_no_kernel_in_fp16", "--dtype", "fp16,fp32", "--device", "cpu",
               "--batch-sizes", 1, "--save", "all.csv", "--no-save", *QUICK)  # fmt: skip
 
@@ -60,7 +60,7 @@ def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, ask, arg
 def test_the_lines_of_python_run_as_they_stand_and_compute_the_same(tmp_path, ask, more):
     ran = ask(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--device", "cpu", "--batch-sizes", 2, *more, *QUICK)
     record = tputfind.load_record(next((tmp_path / "results").glob("*.json")))
-    lines = "\n".join(snippet.lines(record, 2)).replace('weights="DEFAULT"', "weights=None")  # which are not fetched
+    lines = "\n".join(snippet.lines(record, 2)).replace('weights="DEFAULT"', "weights=None")  # not downloaded
 
     names = {"labels": torch.tensor([0, 1])}
     exec(lines, names)

@@ -1,4 +1,4 @@
-"""An input function makes a few samples that larger batches repeat; or all, and the memory of the host is watched."""
+"""An input function makes a few samples that larger batches repeat, or all of them within the host's memory."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def calls(tmp_path, monkeypatch):
-    """What returns the sizes that an input function of this process was called for since the last call of it."""
+    """Return a function that returns the batch sizes of all input calls since its last call."""
     path = tmp_path / "calls"
     monkeypatch.setenv("CALLS", str(path))
 
@@ -45,7 +45,7 @@ def workload(factory, **options):
 def test_a_large_batch_calls_the_input_function_for_few_samples(calls, factory, batch_size):
     made = workload(factory)
 
-    batch = made.batch(batch_size)  # the function raises if it is called for more
+    batch = made.batch(batch_size)  # the function raises for larger batches
     batch()
     made.check_samples(batch)
 
@@ -95,7 +95,7 @@ def test_fresh_inputs_are_made_in_full(calls):
     assert batch.seen == ()
 
 
-def test_a_data_set_that_ends_is_refused_where_its_samples_cannot_be_repeated():
+def test_exhausted_data_set_is_refused_if_samples_cannot_be_repeated():
     made = workload("objects_that_end")
     made.check_samples(made.batch(90))
 
@@ -106,7 +106,7 @@ def test_a_data_set_that_ends_is_refused_where_its_samples_cannot_be_repeated():
 @pytest.mark.parametrize("factory", ["pairs", "widens"])
 def test_a_batch_that_the_host_has_no_memory_for_is_never_made(calls, monkeypatch, factory):
     made = workload(factory, fresh_inputs=True)
-    monkeypatch.setattr(made, "_device", torch.device("meta"))  # whose inputs come from the host
+    monkeypatch.setattr(made, "_device", torch.device("meta"))  # so that its inputs come from the host
     monkeypatch.setattr(placing, "host_memory", lambda: (2**40, 2**22))
 
     with pytest.raises(MemoryError, match="of the host's memory"):
@@ -146,7 +146,7 @@ def test_training_repeats_targets_with_their_samples(tmp_path, ask):
     assert [row.output.result for row in ran.record().rows] == ["loss", "loss"]
 
 
-def test_the_largest_batch_and_its_peak_are_those_of_fresh_inputs(tmp_path):
+def test_largest_batch_and_peak_equal_those_of_fresh_inputs(tmp_path):
     options = ("--memory-limit", "300.5MiB", "--max-latency", "none", "--device", "cpu", *QUICK)
     environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
 
@@ -164,7 +164,7 @@ def test_the_largest_batch_and_its_peak_are_those_of_fresh_inputs(tmp_path):
 
 @pytest.mark.parametrize("layout", ["nchw", "nhwc"])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_repeated_inputs_ask_the_allocator_for_the_same_bytes_as_full_ones(layout, axis):
+def test_repeated_inputs_request_same_bytes_as_full_ones(layout, axis):
     few, many, placement = 64, 1000, Placement(torch.device("cuda"), torch.float16, layout)
 
     def events(place: Callable[[], object]) -> list[Event]:

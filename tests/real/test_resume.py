@@ -1,4 +1,4 @@
-"""A run that was cut short is gone on with, and ends as if it had not been."""
+"""A run that was cut short resumes, and ends like an uninterrupted one."""
 
 import json
 import random
@@ -21,23 +21,23 @@ from tputfind.record.record import Record
 SEED = 20261121
 KILLS = 20
 TESTS = 5
-"""Tests that share the kills: several workers take them together."""
+"""Number of tests that share the kills, so that several workers run in parallel."""
 SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
 MEASURED = [*(name for name, kind in KINDS.items() if kind == "Float64"), "warmup_steps"]
-"""How many steps had not settled is measured too."""
+"""Columns that vary between runs, including the number of warm-up steps."""
 OF_NOISE = ("host_busy", "outliers", "trend", "spread", "wide_interval", "not_settled")
 
 
 def without_figures(path) -> pandas.DataFrame:
-    """The table without what differs from run to run: figures, when it began, and what notices say of noise."""
+    """Return the table without columns that vary between runs: figures, start time, and notices of noise."""
     table = pandas.read_csv(path, dtype=KINDS).drop(columns=[*MEASURED, "started"])
     kinds = table["notices"].fillna("").map(lambda text: ";".join(k for k in text.split(";") if k not in OF_NOISE))
     return table.assign(notices=kinds)
 
 
 def kill_at(folder, lines: int, seconds: float, *arguments) -> None:
-    """Kill a run so many seconds after so many lines of its progress: its pace differs from run to run."""
+    """Kill a run some seconds after a number of progress lines, because its speed varies between runs."""
     with subprocess.Popen(
         [*command(), *map(str, arguments)],
         cwd=folder,
@@ -56,13 +56,13 @@ SEARCHED = (f"{MODELS}/plain.py:fails_above_3", *SHORT, "--soak", 2, "--headroom
 
 class Whole(NamedTuple):
     lines: int
-    """Of progress."""
+    """Number of progress lines."""
     table: Path
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Whole:
-    """The run that nobody killed."""
+    """Provide a run that was never killed."""
     folder = tmp_path_factory.mktemp("whole")
     ran = run(folder, *SEARCHED)
     assert ran.status == 0
@@ -73,9 +73,7 @@ def whole(tmp_path_factory) -> Whole:
 
 
 @pytest.mark.parametrize("part", range(TESTS))
-def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anything_was_saved(
-    tmp_path, ask, whole, part
-):
+def test_run_killed_20_times_resumes_to_the_same_table(tmp_path, ask, whole, part):
     expected = without_figures(whole.table)
     moments = random.Random(SEED)
     kills = [(moments.randint(2, whole.lines - 1), moments.uniform(0, 0.1)) for _ in range(KILLS)][part::TESTS]
@@ -101,7 +99,7 @@ def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anyth
         pandas.testing.assert_frame_equal(without_figures(kept[0].with_suffix(".csv")), expected)
         return "finished" if before.finished else "resumed"
 
-    with ThreadPoolExecutor(2) as two_at_once:  # most of it is waiting
+    with ThreadPoolExecutor(2) as two_at_once:  # mostly waiting
         folders = list(two_at_once.map(killed, range(len(kills))))
     counts = Counter(map(gone_on_with, folders))
     print(f"killed {len(kills)} times, among {whole.lines} lines of progress: {dict(counts)}")
@@ -110,7 +108,7 @@ def test_a_run_killed_at_20_random_moments_ends_in_the_same_table_wherever_anyth
 
 @pytest.fixture(scope="module")
 def cut_short(tmp_path_factory) -> Record:
-    """A finished run, of which only the first trials and no rows are left."""
+    """Provide a finished run reduced to its first trials and no rows."""
     folder = tmp_path_factory.mktemp("whole")
     ran = run(folder, f"{MODELS}/plain.py:sleeps_longer", *ASKED)
     assert ran.status == 0, ran.err
@@ -121,7 +119,7 @@ def cut_short(tmp_path_factory) -> Record:
 
 @pytest.fixture
 def resumed(tmp_path, ask):
-    """Goes on with a record of which something is changed first."""
+    """Return a function that resumes a changed record."""
 
     def go_on(record: Record, *arguments, **changes):
         data = json.loads(record.to_json())
@@ -134,7 +132,7 @@ def resumed(tmp_path, ask):
     return go_on
 
 
-def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(tmp_path, resumed, cut_short):
+def test_resume_repeats_no_finished_trial_and_is_recorded(tmp_path, resumed, cut_short):
     ran = resumed(cut_short)
 
     assert ran.status == 0, ran.err
@@ -156,7 +154,7 @@ def test_no_finished_trial_is_repeated_and_the_record_says_that_it_was_resumed(t
         {"kind": "died", "message": "killed by SIGTERM"},
     ],
 )
-def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(tmp_path, resumed, cut_short, failure):
+def test_interrupted_trial_is_repeated_and_trial_timeout_kept(tmp_path, resumed, cut_short, failure):
     first, second = json.loads(cut_short.to_json())["trials"][:2]
     ended = {name: second[name] for name in ("batch_size", "steps", "memory_limit_bytes")} | {"failure": failure}
     ran = resumed(cut_short, trials=[first, ended], spec__trial_timeout_s=50.0)
@@ -169,7 +167,7 @@ def test_a_trial_that_was_cut_short_itself_is_asked_again_and_patience_is_kept(t
     assert record.spec.trial_timeout_s == 50
 
 
-def test_a_finished_record_in_which_nothing_fits_ends_as_its_run_did(tmp_path, ask):
+def test_finished_record_without_fitting_batch_ends_like_its_run(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
     first = ask(tmp_path, *asked)
     (path,) = (tmp_path / "results").glob("*.json")
@@ -179,10 +177,8 @@ def test_a_finished_record_in_which_nothing_fits_ends_as_its_run_did(tmp_path, a
     assert "not even batch 1 fits" in second.err
 
 
-def test_the_row_of_a_run_in_which_nothing_fits_is_of_the_smallest_batch_tried_and_not_of_the_first(
-    tmp_path, ask, resumed
-):
-    """On CUDA the first to be tried is a larger one."""
+def test_row_without_fitting_batch_is_smallest_tried_instead_of_first(tmp_path, ask, resumed):
+    """On CUDA the first batch tried is a larger one."""
     ran = ask(tmp_path, f"{MODELS}/plain.py:four_mebibytes", "--memory-limit", "3MiB")
     (path,) = (tmp_path / "results").glob("*.json")
     (smallest,) = json.loads(path.read_bytes())["trials"]
@@ -195,7 +191,7 @@ def test_the_row_of_a_run_in_which_nothing_fits_is_of_the_smallest_batch_tried_a
     assert [row.batch_size for row in tputfind.load_record(tmp_path / "cut.json").rows] == [1]
 
 
-def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_shown(tmp_path, ask, resumed, cut_short):
+def test_same_command_with_resume_continues_and_finished_record_is_shown(tmp_path, ask, resumed, cut_short):
     same = (f"{MODELS}/plain.py:sleeps_longer", *ASKED)
     first = resumed(cut_short, *same, "--trial-timeout", "1min")
     before = (tmp_path / "cut.json").read_bytes()
@@ -207,7 +203,7 @@ def test_the_same_command_with_resume_goes_on_and_a_finished_record_is_only_show
     assert (tmp_path / "cut.json").read_bytes() == before
 
 
-def test_a_record_in_which_nothing_was_timed_is_shown_if_it_knows_of_the_edge(resumed, cut_short):
+def test_record_without_timed_rows_is_shown_if_it_has_an_edge(resumed, cut_short):
     edge = {"largest_batch": 10_240, "limited_by": "index", "fails_at": 10_752, "closed": False}
     shown = resumed(cut_short, rows=[], edge=edge, finished="2026-01-01T00:00:00Z")
 
@@ -244,7 +240,7 @@ def test_a_record_of_something_else_is_refused_and_left_as_it_was(resumed, cut_s
     assert written["finished"] is None
 
 
-def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path, ask):
+def test_run_of_named_batch_sizes_resumes_with_missing_ones(tmp_path, ask):
     first = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2,3", *QUICK)
     (path,) = (tmp_path / "results").glob("*.json")
     data = json.loads(path.read_bytes())
@@ -260,7 +256,7 @@ def test_a_run_of_named_batch_sizes_goes_on_with_the_missing_ones(tmp_path, ask)
     assert "timing batch 2" not in second.err
 
 
-def test_a_model_whose_file_was_changed_is_not_gone_on_with(tmp_path, ask):
+def test_model_with_changed_file_is_not_resumed(tmp_path, ask):
     source = (MODELS / "plain.py").read_text()
     (tmp_path / "mine.py").write_text(source)
     first = ask(tmp_path, f"{tmp_path}/mine.py:sleeps", "--batch-sizes", "1,2", *QUICK)
@@ -274,7 +270,7 @@ def test_a_model_whose_file_was_changed_is_not_gone_on_with(tmp_path, ask):
     assert "the file that the model is made by was changed" in second.err
 
 
-def test_resuming_writes_only_where_it_is_asked_to(tmp_path, cut_short):
+def test_resume_writes_only_to_its_own_record_or_on_request(tmp_path, cut_short):
     (tmp_path / "cut.json").write_bytes(cut_short.to_json())
     before = (tmp_path / "cut.json").read_bytes()
 

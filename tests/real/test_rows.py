@@ -1,4 +1,4 @@
-"""How a row is timed: behind its transient, in several processes, until it is known or its time is up."""
+"""Timing of a row: after its transient, in several processes, until it is known or its time is up."""
 
 import random
 import time
@@ -26,7 +26,7 @@ def kinds(record) -> list[str]:
 
 @contextmanager
 def yardstick() -> Iterator[list[float]]:
-    """How many times longer than asked for this machine sleeps in the meantime; by no code of the tool's."""
+    """Measure how many times longer than requested this machine sleeps meanwhile, without code of the tool."""
     asleep_ms: list[float] = []
     slowness: list[float] = []
     done = Event()
@@ -66,7 +66,7 @@ def test_steps_that_have_not_settled_are_left_out_of_the_window(tmp_path):
     assert "trend" not in kinds(record)
 
 
-def test_what_is_past_the_transient_is_told_from_what_drifts():
+def test_settled_from_separates_transient_from_drift():
     from tputfind.worker.timing import settled_from
 
     falling = [9.0, 8.5, 8.0, 7.0, 6.0]
@@ -83,7 +83,7 @@ def test_what_is_past_the_transient_is_told_from_what_drifts():
     assert settled_from([5.0], 5) == (1, None)
 
 
-def test_a_window_lacks_batches_until_it_has_as_many_and_lasts_as_long_as_planned():
+def test_window_lacks_batches_until_planned_number_and_duration():
     from tputfind.processes.messages import Plan
     from tputfind.worker.loops import MOST_MARKED
     from tputfind.worker.timing import lacking_batches
@@ -101,23 +101,23 @@ def test_a_window_lacks_batches_until_it_has_as_many_and_lasts_as_long_as_planne
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it(seed):
+def test_spans_are_settled_if_change_and_scatter_are_small(seed):
     from tputfind.worker.warm_up import _settled
 
     rng = random.Random(seed)
 
     def spans(scatter, change):
-        """Sixty spans; the last third differs by this from the third before, and in nothing else."""
+        """Return sixty spans; the last third is the previous third scaled by ``1 + change``."""
         third = [5 * rng.gauss(1, scatter) for _ in range(20)]
         return [*third, *third, *((1 + change) * span for span in third)]
 
-    # In a third of 1 s they change by so much, in a window of 1 s by three times that, and 1 % is allowed.
+    # Thirds that differ by 0.33 % change by 1 % over a window of three thirds, which is allowed.
     assert _settled(spans(0.0001, 0.0033), 1.0, 1.0) is True
     assert _settled(spans(0.0001, 0.0034), 1.0, 1.0) is False
     assert _settled(spans(0.0001, -0.0034), 1.0, 1.0) is False
     assert _settled(spans(0.0001, 0.0066), 2.0, 1.0) is True
     assert _settled(spans(0.0001, 0.1), 0.5, 1.0) is False
-    # Where they scatter too much to show that, they must have been watched for as long as the window.
+    # If they scatter too much to show that, they must cover as much time as the window.
     assert _settled(spans(0.02, 0.005), 4.99, 5.0) is False
     assert _settled(spans(0.02, 0.005), 5.0, 5.0) is True
     assert _settled(spans(0.0001, 0.005), 5.0, 5.0) is False
@@ -127,7 +127,7 @@ def test_spans_are_steady_when_they_neither_change_nor_scatter_enough_to_hide_it
     assert _settled([5.0] * 12, 5.0, 5.0) is True
 
 
-def test_a_trials_step_is_the_fastest_after_the_first_and_one_alone_stands_for_itself():
+def test_trial_step_is_fastest_after_the_first_or_the_only_one():
     from tputfind.worker.devices.cpu import Cpu
     from tputfind.worker.loops import Work, trial_step_ms, try_steps
 
@@ -158,7 +158,7 @@ def make():
 """
 
 
-def test_the_process_of_a_trial_goes_on_as_the_row_of_its_batch(tmp_path, ask, monkeypatch):
+def test_process_of_a_trial_continues_as_the_row_of_its_batch(tmp_path, ask, monkeypatch):
     (tmp_path / "counted.py").write_text(PROCESSES)
     monkeypatch.setenv("BUILT", str(tmp_path / "built"))
 
@@ -167,7 +167,7 @@ def test_the_process_of_a_trial_goes_on_as_the_row_of_its_batch(tmp_path, ask, m
 
     assert [trial.batch_size for trial in record.trials] == [1, 2]
     assert [row.batch_size for row in record.rows if row.status == "ok"] == [1, 2]
-    assert len(set((tmp_path / "built").read_text().split())) == 3  # one looks at the model, one tries and times each
+    assert len(set((tmp_path / "built").read_text().split())) == 3  # one for diagnosis, one for each batch size
 
 
 SLOW_AT_FIRST = """
@@ -184,7 +184,7 @@ def make():
 """
 
 
-def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_fresh_process(tmp_path, kept):
+def test_row_after_its_trial_equals_row_in_fresh_process(tmp_path, kept):
     (tmp_path / "slow.py").write_text(SLOW_AT_FIRST)
     spec = read_spec(f"{tmp_path}/slow.py:make", {"device": "cpu"})
     timing = stopping.of_process(spec, 0)
@@ -201,7 +201,7 @@ def test_a_row_behind_its_trial_has_the_first_step_and_the_memory_of_a_row_in_a_
     assert behind.peak_allocated_bytes >= trial.peak_allocated_bytes
 
 
-def test_steps_that_never_settle_end_the_window_at_its_bound_and_are_told(tmp_path, ask):
+def test_steps_that_never_settle_end_at_the_bound_with_notice(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:slows_down_for_ever", *ONE, "--processes", 1)
     record = ask(tmp_path, *asked).record()
     (timing,) = record.rows[0].timings
@@ -211,7 +211,7 @@ def test_steps_that_never_settle_end_the_window_at_its_bound_and_are_told(tmp_pa
     assert {"trend", "not_settled"} & set(kinds(record))
 
 
-def test_batches_that_were_asked_for_are_just_as_many_behind_the_steps_that_are_left_out(tmp_path, ask):
+def test_requested_number_of_batches_is_kept_after_warm_up(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:settles_in_200_steps", *ONE, "--processes", 1, "--warmup", 7, "--batches", 20)
     record = ask(tmp_path, *asked).record()
     (timing,) = record.rows[0].timings
@@ -222,7 +222,7 @@ def test_batches_that_were_asked_for_are_just_as_many_behind_the_steps_that_are_
 
 
 @pytest.mark.alone
-def test_a_row_that_is_known_takes_no_more_than_its_three_processes_and_says_so(tmp_path):
+def test_row_known_early_takes_only_its_three_processes(tmp_path):
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,8", "--max-noise", "50%").record()
 
     for row in record.rows:
@@ -234,7 +234,7 @@ def test_a_row_that_is_known_takes_no_more_than_its_three_processes_and_says_so(
     assert len(record.rows[1].device_ms) < 100
 
 
-def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path, ask):
+def test_every_row_and_window_of_default_run_has_end_reason(tmp_path, ask):
     record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4).record()
 
     assert [row.batch_size for row in record.rows] == [1, 2, 4]
@@ -244,7 +244,7 @@ def test_every_row_and_every_window_of_a_default_run_says_why_it_ended(tmp_path,
     assert all(row.ended_by != "beside" for row in (fastest(record.rows), knee(record.rows)))
 
 
-def test_steps_that_are_to_be_left_out_make_no_row_longer_than_its_seconds(tmp_path, ask):
+def test_warm_up_steps_do_not_extend_a_row_beyond_its_seconds(tmp_path, ask):
     asked = ("--batch-sizes", 20, "--warmup", 100, "--max-seconds", 1, "--processes", 1)
     record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *asked).record()
     (timing,) = record.rows[0].timings
@@ -253,7 +253,7 @@ def test_steps_that_are_to_be_left_out_make_no_row_longer_than_its_seconds(tmp_p
     assert timing.warmup_s + sum(timing.device_ms) / 1000 < 5  # of the 20 s that 100 steps take
 
 
-def test_a_thorough_row_has_100_batches_and_three_seconds_however_well_it_is_known(tmp_path, ask):
+def test_thorough_row_has_100_batches_and_three_seconds(tmp_path, ask):
     record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *ONE, "--thorough").record()
     (row,) = record.rows
 
@@ -263,8 +263,8 @@ def test_a_thorough_row_has_100_batches_and_three_seconds_however_well_it_is_kno
     assert sum(row.device_ms) >= 3000
 
 
-def test_only_the_first_process_of_a_row_has_the_host_for_itself_and_tells_its_peak(tmp_path, ask):
-    """Rows that share a process share its peak: that of the largest before would stand in the rows behind it."""
+def test_first_process_of_a_row_runs_alone_and_gives_its_peak(tmp_path, ask):
+    """Rows in one process share its peak: later rows would show the peak of the largest earlier row."""
     asked = ("resnet18", "--image-size", 128, "--batch-sizes", "1,8,16", "--batches", 3)
     shared = ask(tmp_path, *asked).record()
     (tmp_path / "alone").mkdir()
@@ -288,8 +288,8 @@ def test_a_row_is_spread_over_processes_that_share_its_batches(tmp_path, ask):
 
 
 @pytest.mark.alone
-def test_processes_that_differ_widen_the_interval_and_noise_that_is_asked_for_takes_more_of_them(tmp_path):
-    """The pace of this model depends on its process: no number of batches in one would show it."""
+def test_differing_processes_widen_interval_and_max_noise_adds_processes(tmp_path):
+    """The step time of this model depends on its process, so more batches in one process do not show it."""
     asked = (f"{MODELS}/plain.py:paced_by_its_process", *ONE, "--batches", 30)
     (tmp_path / "few").mkdir()
     (tmp_path / "more").mkdir()
@@ -304,7 +304,7 @@ def test_processes_that_differ_widen_the_interval_and_noise_that_is_asked_for_ta
     assert "max_noise_not_reached" not in kinds(more)
 
 
-def test_noise_that_cannot_be_reached_ends_with_the_seconds_and_is_told(tmp_path, ask):
+def test_unreachable_noise_ends_by_time_with_a_notice(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:paced_by_its_process", *ONE, "--batches", 30)
     ran = ask(tmp_path, *asked, "--max-noise", "0.3%", "--max-seconds", 1)
 

@@ -1,4 +1,4 @@
-"""Models in files, and inputs that the user describes."""
+"""Models in files, and inputs described by the user."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from torch.export import Dim
 
 
 class Tokens(nn.Module):
-    """Takes token ids and a mask, and makes a tensor on its way."""
+    """Takes token ids and a mask, and creates a tensor in its forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Tokens(nn.Module):
 
 
 def exported(path, axes):
-    """Export the model to a file, with these axes of its inputs free."""
+    """Export the model to a file, with free axes of its inputs."""
     inputs = (torch.randint(0, 50, (4, 7)),), {"mask": torch.ones(4, 7)}
     program = torch.export.export(Tokens().eval(), *inputs, dynamic_shapes={"ids": axes, "mask": axes})
     torch.export.save(program, path)
@@ -32,7 +32,7 @@ def scripted(path):
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_with(tmp_path, ask, dtype):
+def test_exported_program_is_measured_with_its_exported_inputs(tmp_path, ask, dtype):
     exported(tmp_path / "tokens.pt2", {0: Dim.DYNAMIC})
 
     ran = ask(tmp_path, tmp_path / "tokens.pt2", "--device", "cpu", "--batch-sizes", "1,2,16", "--dtype", dtype, *QUICK)
@@ -46,7 +46,7 @@ def test_an_exported_program_is_measured_with_the_inputs_that_it_was_exported_wi
 @pytest.mark.parametrize(
     ("training", "kinds"), [(True, {"training_mode"}), (False, set())], ids=["in training", "evaluated"]
 )
-def test_a_program_that_was_exported_in_training_mode_is_told_of(tmp_path, ask, training, kinds):
+def test_program_exported_in_training_mode_is_reported(tmp_path, ask, training, kinds):
     layers = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
     module = nn.Sequential(*layers).train(training)
     program = torch.export.export(module, (torch.randn(4, 4),), dynamic_shapes=({0: Dim.DYNAMIC},))
@@ -58,7 +58,7 @@ def test_a_program_that_was_exported_in_training_mode_is_told_of(tmp_path, ask, 
     assert {notice.kind for notice in ran.record().notices} & {"training_mode", "batch_axis"} == kinds
 
 
-def test_a_batch_that_is_not_the_first_axis_is_told_of(tmp_path, ask):
+def test_batch_on_another_axis_than_the_first_is_reported(tmp_path, ask):
     exported(tmp_path / "second.pt2", {1: Dim.DYNAMIC})
 
     ran = ask(tmp_path, tmp_path / "second.pt2", "--device", "cpu", "--batch-sizes", "2,16", *QUICK)
@@ -101,7 +101,7 @@ def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path, ask):
         ([":int64:Bx7:50", "mask:fp32:7"], "7+7"),
     ],
 )
-def test_inputs_that_were_described_are_what_the_model_gets(tmp_path, ask, asked, shape):
+def test_described_inputs_reach_the_model(tmp_path, ask, asked, shape):
     described = [word for each in asked for word in ("--input", each)]
 
     ran = ask(tmp_path, f"{MODELS}/nested.py:tokens", *described, "--batch-sizes", "1,16", *QUICK)
@@ -116,7 +116,7 @@ QUIET = ("--device", "cpu", "--quiet")
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Files of models with something against each, and of weights alone."""
+    """Create model files that cannot be measured, and weights without a model."""
     folder = tmp_path_factory.mktemp("files")
     exported(folder / "fixed.pt2", {})
     exported(folder / "free.pt2", {0: Dim.DYNAMIC})
@@ -162,8 +162,8 @@ def files(tmp_path_factory):
         (["hf:bert", "--input", "a:int64:B", "--sequence-length", "8"], "--sequence-length cannot be combined with it"),
     ],
 )
-def test_what_cannot_be_measured_so_is_one_line(files, ask, arguments, expected):
-    # In full, since the server stays in the folder that it started in.
+def test_unmeasurable_saved_model_is_refused_in_one_line(files, ask, arguments, expected):
+    # Full paths, since the server keeps its first working folder.
     ran = ask(files, *(files / each if (files / each).is_file() else each for each in arguments), *QUIET)
 
     assert ran.status == 2, ran.err

@@ -1,6 +1,6 @@
 """The whole tool on the CPU, against memory that really runs out.
 
-Limits stand between two multiples of the sample, which is a block that glibc maps by itself: at a multiple, the
+Limits lie between two multiples of the sample, which is a block that glibc maps separately: at a multiple, the
 kilobytes left over in a process's heap would decide, and smaller blocks leave gaps in that heap.
 """
 
@@ -16,7 +16,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enfo
 
 @linux_only
 @pytest.mark.parametrize(("limit", "edge"), [("738MiB", 23), ("2050MiB", 64)])
-def test_the_edge_is_the_one_that_arithmetic_gives(tmp_path, ask, limit, edge):
+def test_edge_matches_arithmetic(tmp_path, ask, limit, edge):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", limit, "--max-latency", "none", *QUICK)
     ran = ask(tmp_path, *asked)
 
@@ -44,7 +44,7 @@ def test_counting_up_finds_the_same_edge_as_bisection(tmp_path, ask):
 
 
 @linux_only
-def test_a_line_through_measured_peaks_leads_to_the_edge_of_bisection_in_fewer_trials(tmp_path, ask):
+def test_line_through_peaks_finds_bisection_edge_in_fewer_trials(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "2050MiB", "--max-latency", "none", *QUICK)
     forecast = ask(tmp_path, *asked).record()
     bisected = ask(tmp_path, *asked, "--search", "bisect", "--output", "bisected/results")
@@ -78,7 +78,7 @@ def test_memory_that_grows_after_the_trial_is_caught_by_the_full_run(tmp_path, a
 
 
 @linux_only
-def test_where_nothing_fits_the_record_says_so_and_the_exit_code_is_4(tmp_path, ask):
+def test_no_fitting_batch_is_recorded_with_exit_code_4(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "24MiB", *QUICK)
 
     assert ran.status == 4
@@ -98,14 +98,14 @@ def test_a_cap_ends_the_search_and_is_not_passed(tmp_path, ask):
     assert [row.batch_size for row in record.rows] == [1, 2, 4, 5]
 
 
-def test_a_latency_limit_ends_the_search_at_the_first_batch_that_takes_longer(tmp_path, ask):
+def test_latency_limit_ends_search_at_first_slower_batch(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps_longer", "--max-latency", "175ms", *QUICK)
 
     edge = ran.record().edge
     assert (edge.largest_batch, edge.limited_by, edge.fails_at) == (3, "latency", 4)
 
 
-def test_on_the_cpu_a_step_of_a_second_is_the_end_unless_asked_otherwise(tmp_path, ask):
+def test_cpu_search_ends_at_one_second_steps_by_default(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:slow_above_4", "--granularity", 4, *QUICK)
 
     record = ran.record()
@@ -134,7 +134,7 @@ def test_a_model_that_fails_only_above_a_batch_size_bounds_the_search(tmp_path, 
 
 
 @linux_only
-def test_a_batch_size_asked_for_by_name_that_does_not_fit_keeps_its_row(tmp_path, ask):
+def test_named_batch_size_that_does_not_fit_keeps_its_row(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--batch-sizes", "64,2,8", "--memory-limit", "514MiB", *QUICK)
     ran = ask(tmp_path, *asked)
 
@@ -146,7 +146,7 @@ def test_a_batch_size_asked_for_by_name_that_does_not_fit_keeps_its_row(tmp_path
 
 
 @linux_only
-def test_a_peak_of_address_space_is_what_the_batch_takes_or_not_known(tmp_path, ask):
+def test_address_space_peak_is_that_of_the_batch_or_unknown(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--batch-sizes", "1,8", "--memory-limit", "514MiB", *QUICK)
     record = ask(tmp_path, *asked).record()
 

@@ -1,4 +1,4 @@
-"""Simulated latencies beside those of real servers, on loopback; by itself on a quiet machine, with -m serving."""
+"""Simulated latencies compared with real servers on loopback; run on a quiet machine, with -m serving."""
 
 import importlib.util
 import sys
@@ -11,7 +11,7 @@ MODEL, OPTIONS = "resnet18", {"image_size": 96, "device": "cpu"}
 
 @pytest.fixture
 def harness(monkeypatch):
-    """The module of ``benchmarks/serve.py``; model and server have one core, and the client another."""
+    """Return the module of ``benchmarks/serve.py``; model and server share one core, the client has another."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     spec = importlib.util.spec_from_file_location("serve", BENCHMARKS / "serve.py")

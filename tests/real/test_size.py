@@ -1,4 +1,4 @@
-"""How many devices, asked through the command."""
+"""The number of devices, through the command."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from tputfind import load_record
 from tputfind.record.record import Record
 
 PROGRESS = re.compile(r"resnet50: simulating \d+ devices? with batches of up to \d+\n")
-"""What a plan that takes longer than two seconds says meanwhile."""
+"""Progress lines of a plan that takes longer than two seconds."""
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder):
 
 
 def other_kind(name: str, times: float = 3.0) -> Record:
-    """A record that holds powers, as a device that takes three times as long would make it."""
+    """Return a record with power readings, as a device that is ``times`` times as slow would make it."""
     made = load_record(record_path("nvidia-h200/kinds/hf-gpt2-bf16.json"))
     rows = [
         msgspec.structs.replace(
@@ -102,8 +102,8 @@ def test_two_kinds_of_devices_come_to_a_mix_and_to_their_power(folder):
     assert len(re.findall(r"^Power  .* W for all devices", ran.out, re.MULTILINE)) == 2
 
 
-def test_a_model_that_no_device_is_fast_enough_for_ends_with_its_status_beside_the_plans_of_others(folder):
-    """99 % of single samples take ResNet-50 up to 4.9 ms, and ViT-B/16 up to 5.1."""
+def test_model_too_slow_for_target_exits_with_6_after_other_plans(folder):
+    """99 % of single samples take up to 4.9 ms for ResNet-50, and up to 5.1 ms for ViT-B/16."""
     ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--rate", 1, "--slo", "5ms")
 
     assert ran.status == 6
@@ -127,8 +127,8 @@ def test_size_of_records_without_an_answer_names_their_files(folder):
     assert sorted(line.split(": ")[1] for line in alone.err.splitlines()) == ["one.json", "two.json"]
 
 
-def test_devices_that_do_for_one_model_and_not_for_another_end_with_its_status(folder):
-    """Plans of different models are no alternatives: ResNet-50 does not serve the requests of ViT-B/16."""
+def test_devices_too_few_for_one_model_exit_with_6(folder):
+    """Plans of different models are not alternatives: ResNet-50 does not serve the requests of ViT-B/16."""
     ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--devices", 4, "--rate", 40000, "--slo", "200ms")
 
     assert ran.status == 6
@@ -136,8 +136,8 @@ def test_devices_that_do_for_one_model_and_not_for_another_end_with_its_status(f
     assert "resnet50: the devices" not in ran.err
 
 
-def test_what_takes_a_while_is_shown_beside_the_plan(folder):
-    """A fleet, followed request by request, is simulated for some seconds."""
+def test_long_simulation_shows_progress_separately_from_the_plan(folder):
+    """The simulation follows each request of a fleet, and takes some seconds."""
     ran = run(folder, "size", "resnet50.json", "--rate", "5e4", "--slo", "100ms", "--routing", "least-loaded")
 
     assert ran.status == 0, ran.err
@@ -146,7 +146,7 @@ def test_what_takes_a_while_is_shown_beside_the_plan(folder):
     assert "simulating" not in ran.out
 
 
-def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folder):
+def test_rare_requests_take_as_long_as_a_lone_one(folder):
     alone_ms = load_record(folder / "resnet50.json").row(1).latency_ms
 
     for rate in ("0.5", "1e-9"):
@@ -158,7 +158,7 @@ def test_requests_that_come_once_in_thirty_years_take_as_long_as_one_alone(folde
         assert outcome["devices"] == 1
         assert outcome["mean_ms"] == pytest.approx(np.mean(alone_ms), rel=0.01)
         for percent in (50, 95, 99):
-            # Of 100 latencies a percentile lies between two, and chance takes one of them or the next.
+            # With 100 latencies a percentile lies between two, and chance decides between neighbours.
             least_ms, most_ms = np.percentile(alone_ms, (percent - 2, min(percent + 2, 100)))
             assert least_ms <= outcome[f"p{percent}_ms"] <= most_ms
 
@@ -258,7 +258,7 @@ def test_recorded_requests_have_their_own_samples(folder):
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--save", "times.csv/plan.csv"), 2, "times.csv"),
     ],
 )
-def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
+def test_wrong_size_request_is_refused_in_one_line(folder, arguments, status, message):
     (folder / "metered.json").write_bytes(other_kind("Small").to_json())
     (folder / "times.csv").write_text("1.0\n2.0\n")
     (folder / "prices.csv").write_text("device,price_per_hour,currency\nNVIDIA H200,cheap,EUR\nx,2,EUR\n")
@@ -277,7 +277,7 @@ def test_what_cannot_be_sized_is_one_line(folder, arguments, status, message):
     assert ran.out == ""
 
 
-def test_logs_of_a_server_tell_its_overheads_and_how_far_the_prediction_is_off(folder):
+def test_server_logs_give_overheads_and_prediction_error(folder):
     shutil.copy(record_path("nvidia-h200/serving/vit_l_16-fp32.json"), folder / "vit_l_16.json")
     with np.load(record_path("nvidia-h200/serving/mosec-vit_l_16-fp32.npz")) as file:
         for load, name in (("0.1", "light"), ("0.5", "half")):

@@ -1,4 +1,4 @@
-"""The stage timer, on the host alone."""
+"""The stage timer, on the host only."""
 
 import random
 import signal
@@ -31,7 +31,7 @@ def by_name(timer: StageTimer):
 
 @pytest.mark.parametrize("work", [busy, time.sleep])
 @pytest.mark.parametrize("device", [True, False])
-def test_a_host_time_lies_between_the_clock_inside_the_block_and_the_clock_around_it(work, device):
+def test_host_time_lies_between_inner_and_outer_clock(work, device):
     timer = StageTimer("cpu")
     inside = around = 0.0
     for _ in range(20):
@@ -68,7 +68,7 @@ def test_stages_nest_and_come_in_order_of_first_use():
 
 
 @pytest.mark.parametrize("device", [True, False])
-def test_a_stage_inside_itself_has_the_outer_ones_share_and_the_count_of_both(device):
+def test_nested_same_stage_has_outer_share_and_both_counts(device):
     timer = StageTimer("cpu")
 
     def descends(depth: int) -> None:
@@ -85,7 +85,7 @@ def test_a_stage_inside_itself_has_the_outer_ones_share_and_the_count_of_both(de
     assert 0.5 < line.share <= 1
 
 
-def test_a_generator_that_is_left_open_in_a_stage_leaves_the_share_of_what_follows():
+def test_generator_left_open_in_a_stage_does_not_distort_share():
     timer = StageTimer("cpu")
 
     def yields():
@@ -146,7 +146,7 @@ def test_an_exception_goes_through_unchanged_and_its_block_is_counted_apart(erro
         assert line.host_ms < 10
 
 
-def test_nothing_is_known_of_a_stage_that_only_failed():
+def test_stage_that_only_failed_has_no_times():
     timer = StageTimer("cpu")
     with pytest.raises(ValueError), timer.stage("work"):
         raise ValueError
@@ -199,7 +199,7 @@ def test_a_hundred_thousand_blocks_take_no_memory_and_little_time():
     assert grown < 4096
 
 
-def test_reset_forgets_what_was_measured_and_the_block_that_is_open():
+def test_reset_discards_measurements_and_the_open_block():
     timer = StageTimer("cpu")
     with timer.stage("warm-up"):
         pass
@@ -238,7 +238,7 @@ def test_the_table_has_every_column_and_leaves_the_device_empty():
     assert 0 < table["share"].sum() <= 1
 
 
-def test_a_table_of_nothing_has_the_same_columns():
+def test_empty_stage_table_has_the_same_columns():
     table = StageTimer("cpu").frame()
 
     assert len(table) == 0
@@ -327,14 +327,14 @@ def test_a_timer_leaves_the_users_random_numbers_alone():
 
 
 @pytest.mark.parametrize("device", ["meta", torch.device("mps")])
-def test_a_device_without_marks_is_refused_with_what_to_do(device):
+def test_device_without_marks_is_refused_with_advice(device):
     with pytest.raises(BadRequest, match=f"not on {device}") as raised:
         StageTimer(device)
 
     assert "cpu" in raised.value.hint
 
 
-def test_a_timer_opens_no_gpu_loads_no_pandas_and_lets_the_interpreter_end():
+def test_timer_opens_no_gpu_and_imports_no_pandas():
     script = (
         "import sys, torch\n"
         "from tputfind.stages.timer import StageTimer\n"
@@ -367,7 +367,7 @@ def test_few_samples_are_all_kept_and_counted_right(values):
 
 
 @given(st.integers(RESERVOIR + 1, 5 * RESERVOIR))
-def test_of_many_samples_some_are_kept_each_at_most_once(count):
+def test_reservoir_keeps_distinct_samples(count):
     samples = Samples()
     for number in range(count):
         samples.add(number)

@@ -1,4 +1,4 @@
-"""Steps of training: what they compute, what they need, and what cannot be trained."""
+"""Training steps: their results, their memory, and models that cannot be trained."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def test_a_step_of_training_is_timed_and_its_loss_stays_a_number(tmp_path, ask, 
     ("optimizer", "make"),
     [("sgd", lambda weights: torch.optim.SGD(weights, lr=1e-4, momentum=0.9)), ("adamw", torch.optim.AdamW)],
 )
-def test_the_step_computes_what_a_plain_loop_does(optimizer, make):
+def test_training_step_computes_like_a_plain_loop(optimizer, make):
     workload = Workload(read_spec(SMALL, {"phase": "train", "optimizer": optimizer}), torch.device("cpu"))
     plain = Workload(read_spec(SMALL, {}), torch.device("cpu"))
     module, batch = plain._module.train(), plain.batch(8)
@@ -59,7 +59,7 @@ def test_the_step_computes_what_a_plain_loop_does(optimizer, make):
     assert all(map(torch.equal, workload._module.parameters(), module.parameters()))
 
 
-def test_gradients_and_what_the_optimizer_keeps_are_part_of_the_peak(children):
+def test_gradients_and_optimizer_state_are_part_of_the_peak(children):
     weights_mib = 64
 
     def peak_mib(**asked: str) -> float:
@@ -71,7 +71,7 @@ def test_gradients_and_what_the_optimizer_keeps_are_part_of_the_peak(children):
     infer, sgd, adamw = peak_mib(), peak_mib(phase="train"), peak_mib(phase="train", optimizer="adamw")
 
     assert sgd - infer == pytest.approx(2 * weights_mib, rel=0.3)  # gradient, momentum
-    assert adamw - sgd > 0.9 * weights_mib  # a second moment, and what its step takes besides
+    assert adamw - sgd > 0.9 * weights_mib  # a second moment, and temporary memory of its step
 
 
 def _bytes_of_state(optimizer: str) -> int:
@@ -86,14 +86,14 @@ def _bytes_of_state(optimizer: str) -> int:
     ("name", "kept"),
     [("sgd", 1), ("Adam", 2), ("torch.optim.NAdam", 2), ("ADAMAX", 2), ("rmsprop", 1), ("adagrad", 1), ("rprop", 2)],
 )
-def test_every_optimizer_of_torch_is_made_by_its_name_and_keeps_its_state(name, kept):
+def test_every_torch_optimizer_is_made_by_name_with_its_state(name, kept):
     weights = sum(weight.nbytes for weight in Workload(read_spec(SMALL, {}), torch.device("cpu"))._module.parameters())
 
     assert _bytes_of_state(name) == kept * weights
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "amp-fp16"])
-def test_clipping_holds_the_norm_of_the_gradients_to_what_was_asked_for(dtype, monkeypatch):
+def test_clipping_limits_the_gradient_norm(dtype, monkeypatch):
     asked = {"phase": "train", "clip": "0.001", "dtype": dtype}
     workload = Workload(read_spec(SMALL, asked), torch.device("cpu"))
     norms, weights = [], list(workload._module.parameters())
@@ -108,7 +108,7 @@ def test_clipping_holds_the_norm_of_the_gradients_to_what_was_asked_for(dtype, m
     assert norms
 
 
-def test_accumulation_computes_what_a_plain_loop_over_micro_batches_does():
+def test_accumulation_computes_like_plain_loop_over_micro_batches():
     asked = {"phase": "train", "accumulate": 3}
     workload = Workload(read_spec(SMALL, asked), torch.device("cpu"))
     plain = Workload(read_spec(SMALL, {}), torch.device("cpu"))
@@ -131,7 +131,7 @@ def test_accumulation_computes_what_a_plain_loop_over_micro_batches_does():
     assert workload.samples(8) == 24
 
 
-def test_throughput_counts_every_micro_batch_and_the_table_says_so(tmp_path, ask):
+def test_throughput_counts_every_micro_batch_and_table_shows_it(tmp_path, ask):
     ran = ask(tmp_path, SMALL, "--accumulate", 4, "--batch-sizes", "2,8", "--save", "a.csv", *TRAIN)
 
     assert ran.status == 0, ran.err
@@ -296,7 +296,7 @@ def test_both_heads_of_a_model_with_two_are_trained():
     assert own_loss({"loss": lm_loss, "mc_loss": mc_loss}).item() == 2.0
 
 
-def test_loss_that_stands_in_for_that_of_a_model_without_a_head_is_said(tmp_path, ask):
+def test_stand_in_loss_of_headless_model_is_reported(tmp_path, ask):
     transformers.BertConfig(**_TINY).save_pretrained(tmp_path / "tiny")
     ran = ask(tmp_path, f"hf:{tmp_path}/tiny", "--sequence-length", 8, "--batch-sizes", 2, *TRAIN)
 
@@ -341,7 +341,7 @@ def test_detector_trains_by_the_sum_of_its_losses(tmp_path, ask):
     assert "7 objects as targets, drawn at random" in " ".join(ran.out.split())
 
 
-def test_segmentation_says_that_its_loss_is_a_stand_in(tmp_path, ask):
+def test_stand_in_loss_of_segmentation_is_reported(tmp_path, ask):
     ran = ask(tmp_path, "lraspp_mobilenet_v3_large", "--image-size", 64, "--batch-sizes", 2, *TRAIN)
 
     assert ran.status == 0, ran.err
@@ -377,7 +377,7 @@ def test_a_model_that_returns_a_loss_is_trained_by_that():
     assert own_loss(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
 
 
-def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, ask):
+def test_checkpointing_uses_the_implementation_of_the_library(tmp_path, ask):
     config = transformers.BertConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99
     )
@@ -415,7 +415,7 @@ def test_checkpointing_is_what_the_library_of_the_model_makes_of_it(tmp_path, as
         ("resnet18", ("--phase", "train", "--optimizer", "muon"), "does not take the weights of this model"),
     ],
 )
-def test_what_cannot_be_trained_is_one_line(tmp_path, ask, model, more, expected):
+def test_impossible_training_request_is_refused_in_one_line(tmp_path, ask, model, more, expected):
     torch.jit.save(torch.jit.trace(torch.nn.Linear(8, 2), torch.ones(1, 8)), tmp_path / "traced.pt")
 
     ran = ask(tmp_path, tmp_path / model if model == "traced.pt" else model, "--device", "cpu", "--quiet", *more)

@@ -1,4 +1,4 @@
-"""The best way to run a model, by racing: ``tputfind tune``."""
+"""The best recipe of a model, by racing: ``tputfind tune``."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import tputfind
 
 FILE = MODELS / "in_turn.py"
 TUNE = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--batch-sizes", 8)
-"""A set of cores and a mode that are named are not varied: layouts are."""
+"""Fixed core set and mode, so that only layouts vary."""
 
 
 def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
@@ -36,7 +36,7 @@ def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
     assert "Winner         fp32 nhwc eager cpu:0" in shown.out
 
 
-def test_a_variant_that_fails_is_told_with_its_reason_and_does_not_win(tmp_path):
+def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path):
     ran = run(tmp_path, *TUNE, f"{FILE}:no_layout", "--budget", "40s", "--no-save")
 
     assert ran.status == 0, ran.err
@@ -46,7 +46,7 @@ def test_a_variant_that_fails_is_told_with_its_reason_and_does_not_win(tmp_path)
     assert not (tmp_path / "results").exists()
 
 
-def test_numbers_of_cores_are_raced_and_what_the_budget_leaves_out_is_told(tmp_path):
+def test_core_counts_are_raced_and_untried_variants_are_listed(tmp_path):
     arguments = ("tune", f"{FILE}:old", "--device", "cpu", "--budget", "30s", "--batch-sizes", 4, "--no-save")
     ran = run(tmp_path, *arguments, "--save", "race.json")
 
@@ -76,7 +76,7 @@ def test_a_module_is_raced_from_python():
         ((f"{FILE}:by_layout", "--for", "speed"), "--for: 'speed' is none of throughput, latency"),
     ],
 )
-def test_what_cannot_be_raced_is_one_line(tmp_path, arguments, line):
+def test_impossible_race_is_refused_in_one_line(tmp_path, arguments, line):
     ran = run(tmp_path, *TUNE, *arguments)
 
     assert ran.status == 2
@@ -99,7 +99,7 @@ def test_an_interrupted_race_is_saved_as_far_as_it_came(tmp_path):
     before = []
     for line in process.stderr:
         before.append(line)
-        if "timing batch" in line:  # the race is over, and its winner is being measured
+        if "timing batch" in line:  # the race is over, and its winner is now measured
             os.kill(process.pid, signal.SIGINT)
             break
     _, after = process.communicate(timeout=30)
@@ -111,7 +111,7 @@ def test_an_interrupted_race_is_saved_as_far_as_it_came(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_compiled_variant_races_after_the_others_and_says_when_compiling_pays(tmp_path):
+def test_compiled_variant_races_last_with_its_outcome(tmp_path):
     arguments = ("--image-size", 32, "--device", "cpu:0", "--mode", "eager,compile")
     arguments += ("--layout", "nchw", "--batch-sizes", 1, "--budget", "4min")
     ran = run(tmp_path, "tune", "resnet18", *arguments, "--save", "race.json", timeout_s=400)

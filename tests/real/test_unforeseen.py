@@ -1,4 +1,4 @@
-"""The largest batch of models that go on otherwise than small batches let expect, within a budget, on the CPU."""
+"""Largest batches, within a budget on the CPU, of models that do not grow as small batches suggest."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ MIB = 2**20
 
 
 def asked(record):
-    """The batch sizes of the trials in order, none more than 16 times the largest that passed before."""
+    """Return the batch sizes of the trials in order; check that none is over 16 times the largest passed before."""
     passed, sizes = 0, []
     for trial in record.trials:
         assert not passed or trial.batch_size <= 16 * passed
@@ -20,7 +20,7 @@ def asked(record):
 
 
 def check_tried(edge, record):
-    """Make sure that both sides of an edge were tried, by trials or rows that came out as it says."""
+    """Check that both sides of an edge were tried, by trials or rows with matching outcomes."""
     passed = {one.batch_size: one.failure is None for one in (*record.rows, *record.trials)}
     passed |= {row.batch_size: False for row in record.rows if row.failure is not None}
     assert passed[edge.largest_batch]
@@ -28,7 +28,7 @@ def check_tried(edge, record):
 
 
 @pytest.mark.parametrize("model", ["of_known_memory", "slow_inputs"])
-def test_the_memory_of_a_known_model_is_filled_within_a_budget_however_slowly_inputs_are_made(tmp_path, ask, model):
+def test_memory_of_a_computable_model_is_filled_within_a_budget(tmp_path, ask, model):
     limit = ("--memory-limit", "512MiB", "--max-latency", "none")
     ran = ask(tmp_path, f"{MODEL}:{model}", *limit, "--budget", "60s", *QUICK)
     record = ran.record()
@@ -57,7 +57,7 @@ def test_memory_that_grows_with_the_square_ends_a_search_within_a_budget(tmp_pat
 
 
 @pytest.mark.parametrize("more", [("--budget", "60s"), ("--trial-timeout", "4s")])
-def test_a_batch_that_gives_no_answer_is_too_slow_to_know_and_the_search_goes_on_below(tmp_path, ask, more):
+def test_timed_out_batch_is_reported_and_search_continues_below(tmp_path, ask, more):
     ran = ask(tmp_path, f"{MODEL}:stalls", "--max-latency", "none", *more, *QUICK)
     record = ran.record()
     edge = record.edge
@@ -71,7 +71,7 @@ def test_a_batch_that_gives_no_answer_is_too_slow_to_know_and_the_search_goes_on
     check_tried(edge, record)
 
 
-def test_an_edge_whose_row_the_budget_leaves_out_is_told_as_not_yet_timed_in_full(tmp_path, ask):
+def test_edge_without_row_is_reported_as_not_yet_timed(tmp_path, ask):
     ran = ask(tmp_path, f"{MODEL}:slow_to_time", "--max-latency", "none", "--max-batch", 16, "--budget", "12s")
     record = ran.record()
 

@@ -1,4 +1,4 @@
-"""What people write in a model's file, and what tputfind tells them to write instead."""
+"""Common mistakes in model files, and the advice of tputfind."""
 
 import sys
 import time
@@ -19,7 +19,7 @@ COMPLAINT = "net.py: error: the following arguments are required: --data"
 
 
 def asked(folder: Path, model: str) -> tuple[int, str]:
-    """The exit status of a run, and the one line that it ends with."""
+    """Return the exit status of a run and its error text."""
     ran = run(folder, model, "--input-size", 4, *QUICK)
     assert "Traceback" not in ran.err
     return ran.status, " ".join(ran.err.split())
@@ -38,7 +38,7 @@ def test_a_class_that_takes_arguments_is_refused_with_their_names(tmp_path):
     assert (status, said) == (2, f"tputfind: {told}")
 
 
-def test_a_file_with_relative_imports_is_refused_with_its_dotted_name_and_that_name_works(tmp_path):
+def test_file_with_relative_imports_is_refused_with_its_dotted_name(tmp_path):
     package = tmp_path / "mine" / "nets"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
@@ -55,7 +55,7 @@ def test_a_file_with_relative_imports_is_refused_with_its_dotted_name_and_that_n
     assert asked(tmp_path, "mine.nets.net:make")[0] == 0
 
 
-def test_an_import_error_of_another_module_is_told_as_it_is(tmp_path):
+def test_import_error_of_another_module_is_shown_unchanged(tmp_path):
     (tmp_path / "helper.py").write_text("from .layers import Layer\n")
     (tmp_path / "net.py").write_text(f"import helper\n{NET}")
 
@@ -89,7 +89,7 @@ def test_code_that_ends_python_is_refused_with_its_own_complaint(tmp_path, sourc
     assert said.startswith(f"tputfind: {told}")
 
 
-def test_a_file_that_parses_only_optional_arguments_sees_none_and_is_measured(tmp_path):
+def test_file_parsing_optional_arguments_is_measured(tmp_path):
     optional = PARSES.replace("required=True", "default=1")
     (tmp_path / "net.py").write_text(f"{optional}assert parser.parse_args().data == 1\n{NET}")
 
@@ -97,7 +97,7 @@ def test_a_file_that_parses_only_optional_arguments_sees_none_and_is_measured(tm
 
 
 @pytest.mark.parametrize("arguments", ["net", "a, b", "a, /, b, *, c"])
-def test_check_takes_nothing_refuses_every_argument_without_a_default(arguments):
+def test_check_takes_nothing_refuses_arguments_without_default(arguments):
     with pytest.raises(BadRequest) as refusal:
         check_takes_nothing("net.py:make", eval(f"lambda {arguments}: None"))
 
@@ -106,11 +106,11 @@ def test_check_takes_nothing_refuses_every_argument_without_a_default(arguments)
 
 
 @pytest.mark.parametrize("factory", [lambda a=1, *b, **c: a, dict, print, time.time, type("Net", (), {})])
-def test_check_takes_nothing_lets_through_what_can_be_called_without_arguments(factory):
+def test_check_takes_nothing_accepts_callables_without_required_arguments(factory):
     check_takes_nothing("net.py:make", factory)
 
 
-def test_without_arguments_writes_on_what_is_written_and_gives_the_arguments_back(capsys):
+def test_without_arguments_keeps_stderr_and_restores_sys_argv(capsys):
     arguments = list(sys.argv)
     with without_arguments("net.py", "as it is imported", ""):
         print("warned", file=sys.stderr)

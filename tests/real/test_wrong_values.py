@@ -1,4 +1,4 @@
-"""Values that no option takes: refused by the command in one line, before anything is measured."""
+"""Invalid option values are refused by the command in one line, before any measurement."""
 
 import json
 
@@ -33,7 +33,7 @@ THEIRS = {
     "--threads 2": "OMP_NUM_THREADS before the command",
     "--list": "tputfind models",
 }
-"""Options of other tools, and what they are called here."""
+"""Options of other tools, and their names here."""
 
 
 @pytest.mark.parametrize(

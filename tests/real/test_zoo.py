@@ -15,7 +15,7 @@ from tputfind.worker.models.torchvision_models import find, named_models
 from tputfind.worker.workload import Workload, inference
 
 SMALLEST = {"inception_v3": 75, "maxvit_t": 224, "mvit_v1_b": 224, "mvit_v2_s": 224, "s3d": 224, "vit_h_14": 56}
-"""Image sizes below which a model does not go; RAFT's are 128."""
+"""Smallest image sizes of models; RAFT needs 128."""
 NAMED = list(named_models())
 
 
@@ -30,7 +30,7 @@ NAMED = list(named_models())
         ("raft_small", 128, "3x128x128+3x128x128"),
     ],
 )
-def test_a_model_of_each_family_is_timed_with_the_input_that_it_takes(tmp_path, ask, name, size, shape):
+def test_model_of_each_family_is_timed_with_its_input(tmp_path, ask, name, size, shape):
     ran = ask(tmp_path, name, "--device", "cpu", "--image-size", size, "--batch-sizes", "1,2", *QUICK)
 
     assert ran.status == 0, ran.err
@@ -42,7 +42,7 @@ def test_a_model_of_each_family_is_timed_with_the_input_that_it_takes(tmp_path, 
 
 @pytest.mark.zoo
 @pytest.mark.parametrize("named", NAMED, ids=[model.name for model in NAMED])
-def test_every_model_builds_takes_its_input_and_is_what_its_published_weights_are_for(named):
+def test_every_model_builds_and_matches_its_published_weights(named):
     size = SMALLEST.get(named.name.removeprefix("quantized_"), 128 if named.family == "optical flow" else 64)
     small = {} if named.family == "detection" or "swin" in named.name else {"image_size": size}
     workload = Workload(read_spec(named.name, small), torch.device("cpu"))
@@ -53,7 +53,7 @@ def test_every_model_builds_takes_its_input_and_is_what_its_published_weights_ar
     assert tree_leaves(output)
     built, _ = find(read_spec(named.name, {})).build()
     own = sum(parameter.numel() for parameter in built.parameters())
-    assert own == (0 if named.family == "quantized" else named.parameters)  # those of int8 are no parameters
+    assert own == (0 if named.family == "quantized" else named.parameters)  # int8 weights are not parameters
 
 
 @pytest.mark.zoo
@@ -68,7 +68,7 @@ def test_a_detector_leaves_an_image_of_its_own_size_as_it_is():
             assert inside == images[0].shape[1:], named.name
 
 
-def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path, ask):
+def test_detector_notices_explain_its_figures(tmp_path, ask):
     name = "ssdlite320_mobilenet_v3_large"
     ran = ask(tmp_path, name, "--device", "cpu", "--image-size", 64, "--batch-sizes", "1", *QUICK)
 
@@ -91,7 +91,7 @@ def test_a_detector_is_named_with_what_its_numbers_depend_on(tmp_path, ask):
         (["vit_b_16", "--weights", "DEFAULT", "--image-size", "64"], 2, "are for samples of 3x224x224 alone"),
     ],
 )
-def test_what_a_model_cannot_do_is_said_in_one_line(tmp_path, ask, arguments, status, expected):
+def test_impossible_model_option_is_refused_in_one_line(tmp_path, ask, arguments, status, expected):
     ran = ask(tmp_path, *arguments, "--device", "cpu", "--quiet", "--no-save")
 
     assert ran.status == status, ran.err
@@ -99,7 +99,7 @@ def test_what_a_model_cannot_do_is_said_in_one_line(tmp_path, ask, arguments, st
     assert len(ran.err.splitlines()) == 1
 
 
-def test_weights_from_a_file_are_used_and_the_record_says_which(tmp_path):
+def test_weights_from_a_file_are_used_and_recorded(tmp_path):
     trained = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
     torch.save({"state_dict": trained}, tmp_path / "mine.pth")
     asked = {"weights": str(tmp_path / "mine.pth"), "image_size": 32}
