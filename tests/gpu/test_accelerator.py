@@ -1,4 +1,4 @@
-"""The backend of any accelerator says of a GPU what the one made for CUDA says."""
+"""The accelerator backend gives the same results on a GPU as the CUDA backend."""
 
 import json
 import subprocess
@@ -14,13 +14,13 @@ from tputfind.record.clocks import Methods, figures_of
 BOTH = ("cuda", "accelerator")
 
 
-def test_a_gpu_does_through_it_what_every_device_must():
+def test_gpu_as_accelerator_fulfils_the_device_contract():
     contract.check("accelerator")
 
 
 @pytest.mark.parametrize("model", ["resnet18", "vit_b_16"])
 def test_the_edge_under_a_limit_is_the_same_to_the_sample(tmp_path, model):
-    """By the same search: where sizes that fit and sizes that fail alternate, another search may find another edge."""
+    """Both runs use the same search: if fitting and failing sizes alternate, another search may find another edge."""
     asked = (model, "--dtype", "fp16", "--memory-limit", "4GiB", "--search", "bisect", *QUICK)
     records = [measured(tmp_path / name, *asked, "--device", name) for name in BOTH]
     print([record.edge for record in records], records[1].environment)
@@ -32,7 +32,7 @@ def test_the_edge_under_a_limit_is_the_same_to_the_sample(tmp_path, model):
 
 @pytest.mark.parametrize("model", ["resnet18", "resnet50", "mobilenet_v3_large"])
 def test_the_rates_are_the_same_within_half_a_percent(tmp_path, model):
-    """CUDA's own before and after: a card's clocks wander. None of the models is held down by the card's power."""
+    """CUDA is timed before and after, because clocks drift. No model here is limited by the power of the card."""
     asked = (model, "--dtype", "fp16", "--batch-sizes", 256, "--device")
     before, of_any, after = (
         measured(tmp_path / str(number), *asked, name).rows[0].samples_per_s
@@ -43,7 +43,7 @@ def test_the_rates_are_the_same_within_half_a_percent(tmp_path, model):
     assert of_any == pytest.approx((before + after) / 2, rel=0.005)
 
 
-def test_the_record_says_that_the_events_agreed_with_the_host_clock(tmp_path):
+def test_record_shows_events_agreeing_with_host_clock(tmp_path):
     record = measured(tmp_path / "one", "resnet18", "--batch-sizes", 8, *QUICK, "--device", "accelerator")
     environment = record.environment
     print(environment.clock_test)
@@ -60,7 +60,7 @@ def test_the_record_says_that_the_events_agreed_with_the_host_clock(tmp_path):
 
 
 def test_the_self_test_takes_less_than_a_twentieth_of_a_second():
-    """Once the device is open, and its first kernels are loaded: a run pays for that anyway."""
+    """The time counts once the device is open and its first kernels are loaded: every run pays for that."""
     script = (
         "import json, time\n"
         "from tputfind.worker.devices import open_device\n"
@@ -80,7 +80,7 @@ def test_the_self_test_takes_less_than_a_twentieth_of_a_second():
     assert sorted(seconds[1:])[1] < 0.05
 
 
-def test_clocks_times_a_batch_through_it_in_every_way_that_events_and_the_host_clock_have(tmp_path):
+def test_clocks_on_accelerator_uses_events_and_host_clock(tmp_path):
     asked = ("resnet18", "--dtype", "fp16", "--batch-size", 512, "--repeats", 12, "--drop", 2)
     ran = run(tmp_path, "clocks", *asked, "--device", "accelerator", "--save", "all.json")
     print(ran.out)
@@ -100,7 +100,7 @@ def test_clocks_times_a_batch_through_it_in_every_way_that_events_and_the_host_c
         (("--device", "npu"), 3, "torch_npu is not installed"),
     ],
 )
-def test_what_it_cannot_do_is_said_in_one_line(tmp_path, options, status, told):
+def test_unsupported_accelerator_request_is_refused_in_one_line(tmp_path, options, status, told):
     ran = run(tmp_path, "resnet18", "--device", "accelerator", *options, "--quiet")
 
     assert ran.status == status

@@ -1,4 +1,4 @@
-"""The driver puts what it is asked for where the model of it says."""
+"""The driver places allocations at the addresses that its model predicts."""
 
 import json
 import random
@@ -16,7 +16,7 @@ LARGE = [588, 1176, 1802, 3528]
 
 
 def at_random(rng: random.Random, sizes: list[int]) -> list[int]:
-    """Return 150 steps: MiB to take or, negative, the number of what to give back."""
+    """Return 150 random steps: MiB to allocate, or the negative number of an allocation to free."""
     steps: list[int] = []
     held: dict[int, int] = {}
     for _ in range(150):
@@ -33,7 +33,7 @@ def at_random(rng: random.Random, sizes: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sizes", [SMALL, LARGE, SMALL + LARGE], ids=["small", "large", "both"])
-def test_everything_is_put_where_the_model_says(sizes, seed):
+def test_driver_addresses_match_the_model(sizes, seed):
     steps = at_random(random.Random(seed), sizes)
     asked = [sys.executable, driver.__file__]
     ran = subprocess.run(asked, check=False, input=json.dumps(steps), capture_output=True, text=True, timeout=60)

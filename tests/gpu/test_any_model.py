@@ -1,4 +1,4 @@
-"""Models of other fields on a real GPU: their own weights, grad mode and settings are what is measured there."""
+"""Models of other fields on a real GPU are measured with their own weights, grad mode and settings."""
 
 import pytest
 from support.command import QUICK, run
@@ -21,13 +21,13 @@ def passed(folder, model, *options):
     "switched",
     ["by_the_old_switches", "by_precision", "by_the_new_switch", "by_the_new_switches_of_parts", "in_the_inputs"],
 )
-def test_fp32_is_ieee_fp32_whichever_way_the_file_switches_tf32_on(tmp_path, switched):
-    record = passed(tmp_path, f"{PRODUCTS}:{switched}", "--batch-sizes", 64)  # raises if it is not
+def test_fp32_is_ieee_fp32_however_the_file_enables_tf32(tmp_path, switched):
+    record = passed(tmp_path, f"{PRODUCTS}:{switched}", "--batch-sizes", 64)  # raises otherwise
 
     assert any(not setting.kept for setting in record.settings) == (switched != "in_the_inputs")
 
 
-def test_tf32_is_what_the_dtype_says(tmp_path):
+def test_tf32_inside_fp32_model_is_refused_with_dtype_advice(tmp_path):
     ran = run(tmp_path, f"{PRODUCTS}:in_the_inputs", "--device", "cuda", "--dtype", "tf32", "--batch-sizes", 64, *QUICK)
 
     assert ran.status == 3
@@ -43,7 +43,7 @@ def test_tf32_is_what_the_dtype_says(tmp_path):
         ("int8_weights", "fp16", "int8"),
     ],
 )
-def test_weights_that_no_conversion_is_for_stay_as_they_are_on_a_gpu(tmp_path, factory, dtype, kept):
+def test_unconvertible_weights_keep_their_dtype_on_a_gpu(tmp_path, factory, dtype, kept):
     record = passed(tmp_path, f"{FIELDS}:{factory}", "--dtype", dtype, "--batch-sizes", 64)
 
     assert kept in record.rows[0].parameter_bytes
@@ -66,23 +66,23 @@ def test_habits_of_models_are_seen_on_a_gpu_and_no_others(tmp_path, factory, see
     assert {sight for row in record.rows for sight in row.seen} == ({seen} if seen else set())
 
 
-def test_a_model_that_takes_gradients_is_measured_under_no_grad_on_a_gpu(tmp_path):
+def test_model_taking_gradients_is_measured_under_no_grad_on_a_gpu(tmp_path):
     assert passed(tmp_path, f"{FIELDS}:forces", "--max-batch", 256).spec.grad_mode == "no_grad"
 
 
-def test_a_model_that_compiles_itself_is_compiled_at_every_batch_size_on_a_gpu(tmp_path):
+def test_self_compiling_model_is_compiled_at_every_batch_size_on_a_gpu(tmp_path):
     record = passed(tmp_path, f"{FIELDS}:compiles_itself", "--batch-sizes", "16,17,18,19,20,21,22,23,24,25")
 
     assert all(row.timings[0].compiled is not None for row in record.rows)
 
 
-def test_the_smallest_batch_is_left_out_if_the_model_trains_on_larger_ones_alone(tmp_path):
+def test_smallest_batch_is_omitted_if_model_trains_only_on_larger_ones(tmp_path):
     record = passed(tmp_path, f"{FIELDS}:normalised", "--phase", "train", "--max-batch", 64)
 
     assert [row.batch_size for row in record.rows] == [2, 4, 8, 16, 32, 64]
 
 
-def test_repeated_inputs_have_the_edge_and_the_peaks_of_fresh_ones_on_a_gpu(tmp_path):
+def test_repeated_inputs_have_edge_and_peaks_of_fresh_ones_on_gpu(tmp_path):
     (tmp_path / "few").mkdir()
     (tmp_path / "all").mkdir()
     options = ("--dtype", "fp16", "--memory-limit", "4GiB")

@@ -1,4 +1,4 @@
-"""A model that is built on the GPU leaves the allocator as one that is built on the host and moved there."""
+"""A model built on the GPU leaves the allocator in the state of a model built on the host and moved."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def built(*case):
 
 @pytest.mark.parametrize(("dtype", "layout"), [("fp16", "nhwc"), ("bf16", "nchw"), ("fp32", "nchw")])
 @pytest.mark.parametrize("model", ["resnet50", "vit_b_16", "densenet121", "hf:bert"])
-def test_blocks_of_the_allocator_are_those_of_a_module_that_was_moved(model, dtype, layout):
+def test_allocator_blocks_equal_those_of_a_moved_module(model, dtype, layout):
     blocks, allocated, peak = built(model, dtype, layout, "device")
     of_host, allocated_of_host, _ = built(model, dtype, layout, "host")
 

@@ -1,4 +1,4 @@
-"""What `tputfind clocks` says of the ways of timing is so on a real GPU."""
+"""The findings of `tputfind clocks` about timing methods are true on a real GPU."""
 
 import msgspec
 import pytest
@@ -8,7 +8,7 @@ from support.folders import MODELS
 from tputfind.record.clocks import BOUNDARIES, METHODS, Methods, Pipeline, cell_of, figures_of, stage_figures
 
 SPIN_MS = 5
-"""As in ``hard_to_time.py``."""
+"""Duration of the spin kernel, as in ``hard_to_time.py``."""
 
 
 def clocks(tmp_path, *arguments) -> tuple[Methods, str]:
@@ -26,19 +26,19 @@ def median_ms(found: Methods, way: str) -> float:
     return figures_of(found.cells, way, "warm").median_ms
 
 
-def test_a_kernel_of_known_duration_is_timed_right_by_every_way_but_the_first(tmp_path):
+def test_kernel_of_fixed_duration_is_timed_right_except_by_first_method(tmp_path):
     found, _ = clocks(tmp_path, f"{MODELS}/hard_to_time.py:spins", "--batch-size", 4)
 
     for way in ("events_waited", "events_at_end", "graph", "device_span"):
         assert median_ms(found, way) == pytest.approx(SPIN_MS, rel=0.04), way
-    for way in ("host_clock_synchronised", "submission_and_device"):  # the host's own part wanders with the host
+    for way in ("host_clock_synchronised", "submission_and_device"):  # the host's part varies with the host
         assert SPIN_MS <= median_ms(found, way) < 1.2 * SPIN_MS, way
     assert mean_ms(found, "submission") < 0.2 * SPIN_MS
     assert mean_ms(found, "host_clock") < 0.2 * SPIN_MS
 
 
 def test_the_host_clock_alone_sees_the_submission_and_the_others_agree(tmp_path):
-    """Few repeats: the launch queue must not fill up, or calls would wait."""
+    """Use few repeats: a full launch queue would make calls wait."""
     found, out = clocks(
         tmp_path, "vit_b_16", "--dtype", "fp16", "--batch-size", 512, "--repeats", 4, "--drop", 1, "--warmup", 20
     )
@@ -81,7 +81,7 @@ def test_a_graph_is_faster_than_python_at_batch_1(tmp_path):
 
 
 @pytest.mark.opens_gpu
-def test_a_replay_computes_what_the_step_computes_on_the_inputs_of_the_day():
+def test_replay_computes_the_step_on_current_inputs():
     import torch
 
     from tputfind.worker.modes.cudagraph import captured
@@ -96,7 +96,7 @@ def test_a_replay_computes_what_the_step_computes_on_the_inputs_of_the_day():
             torch.testing.assert_close(replay(), module(inputs))
 
 
-def test_a_model_that_cannot_be_captured_is_said_to_be_and_all_else_is_timed(tmp_path):
+def test_uncapturable_model_is_reported_and_other_methods_are_timed(tmp_path):
     found, out = clocks(tmp_path, f"{MODELS}/hard_to_time.py:looks_at_its_input", "--batch-size", 4)
 
     assert "not captured" in out

@@ -1,7 +1,7 @@
-"""The contract of a device, on a GPU."""
+"""The device contract, on a GPU."""
 
 from support import contract
 
 
-def test_a_gpu_does_what_every_device_must():
+def test_gpu_fulfils_the_device_contract():
     contract.check("cuda:0")

@@ -1,4 +1,4 @@
-"""What the tool says of a GPU is so."""
+"""The tool describes a GPU correctly."""
 
 import pytest
 from support.command import run

@@ -1,4 +1,4 @@
-"""The edge on a real GPU is the edge."""
+"""The largest batch found on a real GPU is the true one."""
 
 import time
 
@@ -39,7 +39,7 @@ def test_the_edge_is_the_same_in_three_runs_and_holds_twice_in_fresh_processes(t
 
 @pytest.mark.parametrize("model", ["resnet18", "vit_b_16"])
 def test_a_memory_limit_finds_the_edge_of_a_card_of_that_size(tmp_path, model):
-    """A second process takes all but 4 GiB of the card: what is left is a card of that size, and no limit is set."""
+    """A second process leaves 4 GiB of the card free, so the search without a limit sees a card of that size."""
     limit_bytes = 4 * GIB
     limited = edge_of(tmp_path / "limited", model, "--dtype", "fp16", "--memory-limit", "4GiB")
     with taking_all_but(limit_bytes):
@@ -56,7 +56,7 @@ def test_a_larger_limit_finds_a_larger_edge_and_a_known_size_the_computed_one(tm
     ]
 
     small, large = (record.edge.largest_batch for record in edges)
-    # Twice the memory holds 2 GiB more, at 4 MiB a sample; the allocator rounds to 2 MiB.
+    # Doubling the memory adds 2 GiB, at 4 MiB a sample; the allocator rounds to 2 MiB.
     assert large - small == pytest.approx(512, abs=1)
     taken = [
         next(row for row in record.rows if row.batch_size == record.edge.largest_batch).peak_reserved_bytes
@@ -102,8 +102,8 @@ def test_memory_is_free_again_after_a_child_was_killed():
     assert (before.failure, after.failure) == (None, None)
 
 
-def test_outputs_are_checked_on_a_full_card_and_in_its_process_behind(tmp_path):
-    """A kernel that CUDA loads only when it is first called, and has no room for, fails in that process for good."""
+def test_outputs_are_checked_on_a_full_card(tmp_path):
+    """A kernel that CUDA loads at its first call fails for good in its process if it has no room."""
     record = edge_of(tmp_path, f"{MODELS}/unforeseen.py:wide_contrastive")
 
     print("wide_contrastive:", [(row.batch_size, row.output) for row in record.rows])

@@ -1,4 +1,4 @@
-"""Faults on a real GPU: each costs what it is worth, and is called what it is."""
+"""Faults on a real GPU: each costs one trial at most and is named correctly."""
 
 import subprocess
 import time
@@ -53,7 +53,7 @@ def test_rows_after_a_poisoned_one_are_measured_all_the_same(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["fp16", "fp32"])
-def test_a_batch_that_a_library_refuses_is_a_kernel_limit_and_named_in_the_report(tmp_path, dtype):
+def test_batch_refused_by_a_library_is_a_named_kernel_limit(tmp_path, dtype):
     factory = "attends_with_a_mask"
     ran = run(tmp_path, f"{MODELS}/cuda_faults.py:{factory}", "--dtype", dtype, "--max-batch", 5000, *QUICK)
 
@@ -68,14 +68,14 @@ def test_a_batch_that_a_library_refuses_is_a_kernel_limit_and_named_in_the_repor
     assert f"kernel limit at batch {record.edge.fails_at}: {words}" in " ".join(ran.out.split())
 
 
-def test_an_error_of_a_kernel_at_the_smallest_batch_is_the_models_own(tmp_path):
+def test_kernel_error_at_smallest_batch_is_the_error_of_the_model(tmp_path):
     ran = run(tmp_path, f"{MODELS}/cuda_faults.py:always_writes_out_of_bounds", "--no-save", "--quiet", *QUICK)
 
     assert ran.status == 5
     assert "CUDA: illegal memory access" in ran.err
 
 
-def test_inputs_that_do_not_fit_on_the_host_are_not_taken_for_a_full_device(tmp_path):
+def test_inputs_too_large_for_the_host_are_host_memory_limit(tmp_path):
     ran = run(tmp_path, f"{MODELS}/plain.py:inputs_fill_the_host_above_4", "--max-batch", 16, *QUICK)
 
     assert ran.status == 0, ran.err

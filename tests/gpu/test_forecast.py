@@ -1,4 +1,4 @@
-"""Forecasts on a real GPU: what they lead to is what bisection finds, and the model of the allocator is right."""
+"""Forecasts on a real GPU lead to the edge that bisection finds, and the model of the allocator is right."""
 
 import csv
 
@@ -29,7 +29,7 @@ def expandable(tmp_path_factory):
     return record_of(tmp_path_factory.mktemp("expandable"), "--allocator", "expandable")
 
 
-def test_the_search_by_forecast_finds_what_bisection_finds_in_a_handful_of_trials(native, tmp_path):
+def test_forecast_search_finds_bisection_edge_in_few_trials(native, tmp_path):
     bisected = record_of(tmp_path, "--search", "bisect")
 
     print(f"{native.edge.largest_batch} in {len(native.trials)} trials, by bisection in {len(bisected.trials)}")
@@ -49,7 +49,7 @@ def test_the_model_of_the_allocator_is_right_about_every_trial_that_passed(segme
         assert right_about(trial.trace, trial.peak_reserved_bytes), trial.batch_size
 
 
-def test_a_trial_within_a_limit_asks_for_what_one_on_the_whole_card_asks_for(children):
+def test_trial_under_a_limit_makes_same_requests_as_unlimited(children):
     spec = read_spec("resnet50", {"device": "cuda", "dtype": "fp16"})
     trials = [children.ask_one(TryBatch(spec, 61, memory_limit_bytes=limit), Trial, 60) for limit in (None, 8 * GIB)]
     asked = [[event for event in trial.trace.events() if event.kind != "outside"] for trial in trials]
@@ -58,7 +58,7 @@ def test_a_trial_within_a_limit_asks_for_what_one_on_the_whole_card_asks_for(chi
     assert asked[0] == asked[1]
 
 
-def test_a_trial_that_failed_brings_the_request_that_there_was_no_memory_for(native):
+def test_failed_trial_ends_with_its_refused_request(native):
     failed = next(trial for trial in native.trials if trial.batch_size == native.edge.fails_at)
     last = [*failed.trace.events()][-1]
 
@@ -67,7 +67,7 @@ def test_a_trial_that_failed_brings_the_request_that_there_was_no_memory_for(nat
     assert last.kind in ("refused", "outside")
 
 
-def test_batches_on_either_side_of_the_edge_that_do_not_follow_it_are_tried_and_told(tmp_path):
+def test_non_monotonic_batches_around_edge_are_tried_and_reported(tmp_path):
     asked = ("densenet121", "--dtype", "fp32", "--memory-limit", "24GiB", *QUICK, "--device", "cuda")
     record = run(tmp_path, *asked).record()
     told = {notice.kind: notice.batch_sizes for notice in record.notices}
@@ -85,7 +85,7 @@ def test_batches_on_either_side_of_the_edge_that_do_not_follow_it_are_tried_and_
     assert failure(larger) is None
 
 
-def test_expandable_segments_are_set_in_the_processes_and_fit_what_the_notice_had_forecast(native, expandable):
+def test_expandable_segments_are_set_and_fit_their_forecast(native, expandable):
     (notice,) = (notice for notice in native.notices if notice.kind == "fragmentation")
     found, forecast = expandable.edge.largest_batch, native.edge.expandable_forecast
 
@@ -98,7 +98,7 @@ def test_expandable_segments_are_set_in_the_processes_and_fit_what_the_notice_ha
 
 
 @pytest.mark.parametrize("how", [(), ("--on-fake",)])
-def test_a_forecast_for_another_memory_is_as_near_as_it_says(how, native, tmp_path):
+def test_forecast_for_another_memory_is_within_its_error(how, native, tmp_path):
     asked = ("forecast", "resnet50", "--dtype", "fp16", "--memory", "8GiB,24GiB", "--save", "forecast.csv")
     ran = run(tmp_path, *asked, *how, "--allocator", "native")
     assert ran.status == 0, ran.err

@@ -1,4 +1,4 @@
-"""Variants timed in turn on a GPU: ``tputfind compare --run`` and ``tputfind tune``."""
+"""Variants timed in interleaved rounds on a GPU: ``tputfind compare --run`` and ``tputfind tune``."""
 
 import json
 
@@ -13,7 +13,7 @@ RUN = ("compare", "--run", "--device", "cuda", "--quiet", "--save", "all.json")
 
 
 @pytest.mark.parametrize("batch_size", [1, 256])
-def test_a_model_beside_itself_passes_and_five_percent_more_work_does_not(tmp_path, batch_size):
+def test_equal_model_passes_and_5_percent_more_work_fails(tmp_path, batch_size):
     equal = run(tmp_path, *RUN, f"{FILE}:spins", f"{FILE}:spins", "--batch-sizes", batch_size, "--fail-slower", "3%")
     slower = run(
         tmp_path, *RUN, f"{FILE}:spins", f"{FILE}:spins_on", "--batch-sizes", batch_size, "--fail-slower", "3%"
@@ -32,7 +32,7 @@ def test_models_that_fill_the_memory_take_turns_one_after_the_other(tmp_path):
     assert ran.status == 0, ran.err
 
 
-def test_a_graph_wins_where_python_sets_the_pace(tmp_path):
+def test_cuda_graph_wins_if_the_model_is_host_bound(tmp_path):
     arguments = ("--image-size", 64, "--dtype", "fp16", "--mode", "eager,cudagraph", "--layout", "nchw")
     ran = run(tmp_path, "tune", "resnet18", *arguments, "--for", "latency", "--budget", "90s", "--save", "race.json")
 

@@ -1,4 +1,4 @@
-"""A module that lies on the GPU already, as in a notebook."""
+"""A module that is already on the GPU, as in a notebook."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ import sys
 from support.command import ENVIRONMENT
 
 
-def test_a_copy_of_a_module_on_the_gpu_is_measured_and_what_this_process_holds_there_is_told(tmp_path):
+def test_gpu_module_copy_is_measured_and_own_gpu_memory_reported(tmp_path):
     program = (
         "import torch, tputfind, warnings\n"
         "module = torch.nn.Linear(8192, 8192).cuda()\n"

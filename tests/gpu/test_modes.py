@@ -8,7 +8,7 @@ ROWS = ("--processes", 1, "--dtype", "fp16", "--layout", "nhwc")
 
 
 @pytest.mark.gpu
-def test_a_cuda_graph_replays_what_the_model_computes_without_waiting_for_python(tmp_path):
+def test_cuda_graph_replays_the_model_and_is_faster_if_host_bound(tmp_path):
     eager = run(tmp_path, "resnet18", "--batch-sizes", "1,64", *ROWS)
     graph = run(tmp_path, "resnet18", "--batch-sizes", "1,64", "--mode", "cudagraph", *ROWS)
 
@@ -24,7 +24,7 @@ def test_a_cuda_graph_replays_what_the_model_computes_without_waiting_for_python
 
 
 @pytest.mark.gpu
-def test_a_model_that_waits_for_the_device_cannot_be_captured_and_the_line_says_why(tmp_path):
+def test_synchronising_model_cannot_be_captured_and_reason_is_shown(tmp_path):
     ran = run(
         tmp_path, f"{MODELS}/compiled.py:waits_for_the_device", "--mode", "cudagraph", "--quiet", "--no-save", *ROWS
     )
@@ -36,7 +36,7 @@ def test_a_model_that_waits_for_the_device_cannot_be_captured_and_the_line_says_
 
 
 @pytest.mark.gpu
-def test_the_largest_batch_of_a_cuda_graph_is_proven_from_both_sides_under_a_limit(tmp_path):
+def test_largest_batch_of_cuda_graph_is_proven_on_both_sides(tmp_path):
     ran = run(tmp_path, "resnet18", "--mode", "cudagraph", "--memory-limit", "4GiB", *ROWS)
 
     assert ran.status == 0, ran.err
@@ -48,7 +48,7 @@ def test_the_largest_batch_of_a_cuda_graph_is_proven_from_both_sides_under_a_lim
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("more", [(), ("--memory-limit", "8GiB"), ("--transfer", "both")])
-def test_a_compiled_model_is_one_program_and_agrees_with_the_model_as_it_is(tmp_path, more):
+def test_compiled_model_is_one_graph_and_agrees_with_eager(tmp_path, more):
     ran = run(tmp_path, "resnet18", "--mode", "compile", "--batch-sizes", "2,64", *more, *ROWS)
 
     assert ran.status == 0, ran.err
@@ -59,7 +59,7 @@ def test_a_compiled_model_is_one_program_and_agrees_with_the_model_as_it_is(tmp_
 
 
 @pytest.mark.gpu
-def test_copies_go_beside_the_replay_of_a_cuda_graph(tmp_path):
+def test_copies_run_alongside_cuda_graph_replay(tmp_path):
     ran = run(tmp_path, "resnet18", "--mode", "cudagraph", "--transfer", "both", "--batch-sizes", "64", *ROWS)
 
     assert ran.status == 0, ran.err

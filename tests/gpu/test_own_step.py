@@ -1,4 +1,4 @@
-"""Steps of the user's own on a real GPU: their largest batches and times are those of the bare loop."""
+"""User-written steps on a real GPU: their largest batches and times equal those of the bare loop."""
 
 from statistics import median
 

@@ -1,4 +1,4 @@
-"""Training on two GPUs of one host: edges and rates are those of a bare loop that torchrun starts."""
+"""Training on two GPUs of one host: edges and throughputs equal those of a bare loop under torchrun."""
 
 import re
 import subprocess
@@ -22,7 +22,7 @@ def bare_loop(*asked) -> str:
     return done.stdout
 
 
-def test_edge_of_ddp_runs_in_a_bare_loop_and_one_more_does_not(tmp_path):
+def test_ddp_edge_runs_in_a_bare_loop_and_one_more_fails(tmp_path):
     edge = measured(tmp_path, "resnet50", *TRAIN, "--parallel", "ddp", "--budget", "60s").edge
 
     print(f"largest batch {edge.largest_batch}, fails at {edge.fails_at}")

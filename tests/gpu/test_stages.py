@@ -1,4 +1,4 @@
-"""The stage timer on a real GPU: right, and in nobody's way."""
+"""The stage timer on a real GPU is accurate and does not slow the work."""
 
 import statistics
 import subprocess
@@ -17,7 +17,7 @@ def by_name(timer):
 
 
 def synchronised_ms(work, times: int) -> float:
-    """Milliseconds of one call out of many back to back, by the host clock between two synchronisations."""
+    """Return the milliseconds per call of back-to-back calls, by the host clock between two synchronisations."""
     import torch
 
     torch.cuda.synchronize()
@@ -31,7 +31,7 @@ def synchronised_ms(work, times: int) -> float:
 @pytest.mark.opens_gpu
 @pytest.mark.parametrize("kind", ["spin", "matmul"])
 def test_stage_times_agree_with_synchronised_ones_within_2_percent(kind):
-    """Both sides in turn, five times, and the medians: a card's clocks wander."""
+    """Alternate both methods five times and compare the medians, because clocks drift."""
     import torch
 
     from tputfind.stages.timer import StageTimer
@@ -63,7 +63,7 @@ def test_stage_times_agree_with_synchronised_ones_within_2_percent(kind):
 
 
 @pytest.mark.opens_gpu
-def test_stages_after_each_other_and_nested_ones_are_each_timed_right():
+def test_consecutive_and_nested_stages_are_each_timed_right():
     from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer("cuda")
@@ -89,7 +89,7 @@ def test_stages_after_each_other_and_nested_ones_are_each_timed_right():
     nms = table.loc["nms"]
     assert nms[["device_ms", "device_ms_p50", "device_ms_p99", "enqueue_ms"]].isna().all()
     assert nms["host_ms"] < 1
-    assert table["device_ms_p99"].isna().all()  # of fewer than 100
+    assert table["device_ms_p99"].isna().all()  # with fewer than 100 samples
 
 
 @pytest.mark.opens_gpu
@@ -121,7 +121,7 @@ def test_the_host_never_waits_within_the_loop():
 
 
 @pytest.mark.opens_gpu
-def test_the_share_does_not_depend_on_when_it_is_asked_for():
+def test_share_does_not_depend_on_time_of_reading():
     from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
@@ -188,7 +188,7 @@ def test_a_busy_stream_does_not_hold_up_the_spans_of_another():
 
 
 @pytest.mark.opens_gpu
-def test_a_stream_that_changes_within_a_block_is_timed_from_the_first_to_the_second():
+def test_stage_across_two_streams_is_timed_from_first_to_second():
     import torch
 
     from tputfind.stages.timer import StageTimer
@@ -215,7 +215,7 @@ def test_a_stream_that_changes_within_a_block_is_timed_from_the_first_to_the_sec
 
 
 @pytest.mark.opens_gpu
-def test_events_are_used_again_so_that_their_number_is_bounded_by_the_launch_queue():
+def test_events_are_reused_and_bounded_by_the_launch_queue():
     import torch
 
     from tputfind.stages.timer import MOST_OUTSTANDING, StageTimer
@@ -241,7 +241,7 @@ def test_events_are_used_again_so_that_their_number_is_bounded_by_the_launch_que
 
 
 @pytest.mark.opens_gpu
-def test_beyond_the_cap_blocks_go_unresolved_and_nothing_waits(monkeypatch):
+def test_blocks_beyond_the_cap_are_unresolved_without_waiting(monkeypatch):
     import torch
 
     from tputfind.stages import timer as stages
@@ -296,7 +296,7 @@ def test_an_exception_goes_through_and_leaves_the_events_for_others():
 
 
 @pytest.mark.opens_gpu
-def test_an_out_of_memory_within_a_stage_stays_what_it_is():
+def test_out_of_memory_inside_a_stage_propagates():
     import torch
 
     from tputfind.stages.timer import StageTimer
@@ -318,7 +318,7 @@ def test_a_capture_is_left_alone_and_its_replays_are_timed():
 
     spin, timer = spin_kernel(), StageTimer()
     x = torch.ones(8, device="cuda")
-    for _ in range(3):  # pairs that were not looked at yet when the capture begins: to look would break it
+    for _ in range(3):  # pairs not yet queried when the capture begins: a query would break it
         with timer.stage("step"):
             y = x * 2
     graph = torch.cuda.CUDAGraph()
@@ -357,7 +357,7 @@ def test_threads_with_streams_of_their_own_share_a_timer():
 
     def work(number: int) -> None:
         with torch.cuda.stream(torch.cuda.Stream()):
-            torch.ones(8, device="cuda")  # makes the device's context this thread's, which the bare kernel needs
+            torch.ones(8, device="cuda")  # makes the context current here, as the bare kernel requires
             for _ in range(200):
                 with timer.stage("all"), timer.stage(f"thread {number}"):
                     spin(MS // 10)
@@ -384,7 +384,7 @@ def test_inference_mode_may_be_inside_or_outside_of_device_stages():
     from tputfind.stages.timer import StageTimer
 
     timer, x = StageTimer(), torch.ones(8, device="cuda")
-    for _ in range(3):  # events made in inference mode are used again outside of it
+    for _ in range(3):  # events made in inference mode are reused outside of it
         with torch.inference_mode(), timer.stage("outside"):
             x * 2
         with timer.stage("inside"), torch.inference_mode():
@@ -395,7 +395,7 @@ def test_inference_mode_may_be_inside_or_outside_of_device_stages():
 
 
 @pytest.mark.opens_gpu
-def test_reset_forgets_what_the_device_still_owes():
+def test_reset_discards_pending_device_times():
     from tputfind.stages.timer import StageTimer
 
     spin, timer = spin_kernel(), StageTimer()
@@ -467,8 +467,8 @@ def test_a_device_other_than_the_current_one_is_timed():
     assert lines["other"].device_ms == pytest.approx(1, rel=0.1)
 
 
-def test_a_timer_waits_for_torch_to_open_the_gpu_and_survives_its_death():
-    """In a process of its own, which the last stage leaves past use."""
+def test_timer_does_not_open_the_gpu_and_survives_its_death():
+    """The test runs in its own process, because its last stage makes the process unusable."""
     script = (
         "import torch\n"
         "from tputfind.stages.timer import StageTimer\n"

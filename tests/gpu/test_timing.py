@@ -47,7 +47,7 @@ def test_a_kernel_of_known_duration_is_timed_right_within_2_percent(known_ms):
     assert len(device_ms) == 50
     assert statistics.median(device_ms) == pytest.approx(known_ms, rel=0.02)
     assert sum(device_ms) == pytest.approx(50 * known_ms, rel=0.02)
-    enqueue_ms = statistics.median(windows.enqueue_ms)  # the host's part of the latency, which differs by host
+    enqueue_ms = statistics.median(windows.enqueue_ms)  # the host's part of the latency, which varies between hosts
     assert known_ms <= statistics.median(windows.latency_ms) <= 1.02 * known_ms + enqueue_ms + 0.1
     assert enqueue_ms < 0.5
 
@@ -89,10 +89,10 @@ def test_the_spans_add_up_to_the_window():
 @pytest.mark.opens_gpu
 @pytest.mark.parametrize(("model", "batch_size"), [("resnet50", 256), ("mobilenet_v3_large", 512), ("vit_b_16", 256)])
 def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, model, batch_size):
-    """The loop before and after: a card's clocks wander. benchmarks/agreement.py compares more of both.
+    """Run the loop before and after the tool, because clocks drift. benchmarks/agreement.py compares more of both.
 
-    The batches are large enough for the device to be what is timed, and not Python. The loop works for five seconds
-    before its time counts: ViT-B/16 is at the power limit of an H200, which takes some seconds to slow it.
+    The batches are large enough for the device, rather than Python, to be timed. The loop works for five seconds
+    before its time counts: ViT-B/16 reaches the power limit of an H200, which takes some seconds to slow it.
     """
     import torch
     import torchvision
@@ -115,10 +115,10 @@ def test_throughput_agrees_with_a_plain_loop_under_the_host_clock(tmp_path, mode
     assert row.samples_per_s == pytest.approx((before + after) / 2, rel=0.01)
 
 
-def test_a_row_behind_others_at_the_power_limit_has_the_rate_that_it_has_by_itself(tmp_path):
-    """Before and after: a card's clocks wander. A card that has power to spare passes too, and proves nothing.
+def test_power_limited_row_after_other_rows_has_its_own_rate(tmp_path):
+    """Time the row before and after, because clocks drift. A card with spare power passes too, and proves little.
 
-    The first run only heats the card: a cold one takes less power, and is faster at its limit.
+    The first run only heats the card: a cold one draws less power, and is faster at its limit.
     """
 
     asked = {"cold": "256", "before": "256", "among": "64,128,256", "after": "256"}
@@ -134,9 +134,9 @@ def test_a_row_behind_others_at_the_power_limit_has_the_rate_that_it_has_by_itse
 
 @pytest.mark.parametrize(("model", "batch_sizes"), [("resnet50", "128,256"), ("efficientnet_b0", "1024,2048")])
 def test_the_power_of_a_short_window_is_that_of_a_long_one(tmp_path, model, batch_sizes):
-    """An H100's energy counter rises every 0.1 s, and tells its power of the moment as often.
+    """An H100 updates its energy counter and its power reading every 0.1 s.
 
-    At batch 2048 the windows of EfficientNet begin behind the compiling of the first step, in which the device rests.
+    At batch 2048 the windows of EfficientNet begin after the first step compiles, during which the device idles.
     """
     asked = (model, "--dtype", "fp16", "--batch-sizes", batch_sizes)
 
@@ -151,7 +151,7 @@ def test_the_power_of_a_short_window_is_that_of_a_long_one(tmp_path, model, batc
 
 
 def test_a_row_of_few_batches_takes_as_much_memory_as_one_of_many(tmp_path):
-    """A loop keeps its last output. One of 16 MiB makes the allocator take 12 GiB more here."""
+    """A loop keeps its last output. An output of 16 MiB makes the allocator reserve 12 GiB more here."""
 
     def row_of(name, batches):
         asked = ("--dtype", "fp16", "--batch-sizes", 8192, "--processes", 1, "--batches", batches)
@@ -167,9 +167,9 @@ def test_a_row_of_few_batches_takes_as_much_memory_as_one_of_many(tmp_path):
 
 @pytest.mark.opens_gpu
 def test_the_marks_do_not_slow_down_a_host_that_is_the_limit():
-    """The window and a plain loop in turn, in one process: between processes such a row differs by far more.
+    """Alternate the window and a plain loop in one process, because such a row varies more between processes.
 
-    They change places often, so that the wandering of a host that others use slows both alike.
+    They alternate often, so that load from other processes on the host slows both equally.
     """
     import torch
     import torchvision

@@ -1,4 +1,4 @@
-"""Copies are counted, overlapped where the device can, and told."""
+"""Copies are counted, overlapped if the device can, and reported."""
 
 from statistics import median
 
@@ -17,7 +17,7 @@ def row_of(folder, *arguments):
     return record.rows[0], [notice.kind for notice in record.notices], ran.out
 
 
-def test_copies_hide_behind_compute_that_takes_longer_and_show_in_the_latency(tmp_path):
+def test_copies_hide_under_longer_compute_and_show_in_latency(tmp_path):
     rows = {}
     for way in ("none", "h2d", "both"):
         row, kinds, out = row_of(tmp_path / way, "resnet50", "--batch-sizes", 256, "--transfer", way)
@@ -37,7 +37,7 @@ def test_copies_hide_behind_compute_that_takes_longer_and_show_in_the_latency(tm
     assert rows["both"].timings[0].copy_out_ms > 0
 
 
-def test_a_model_that_only_waits_for_its_inputs_goes_at_the_pace_of_the_copies(tmp_path):
+def test_copy_bound_model_runs_at_copy_speed(tmp_path):
     asked = (f"{MODELS}/plain.py:returns_its_input", "--input-size", "3x224x224", "--batch-sizes", 128)
     row, kinds, _ = row_of(tmp_path / "in", *asked, "--transfer", "h2d")
     both, _, _ = row_of(tmp_path / "both", *asked, "--transfer", "both")
@@ -46,7 +46,7 @@ def test_a_model_that_only_waits_for_its_inputs_goes_at_the_pace_of_the_copies(t
 
     assert median(row.device_ms) == pytest.approx(timing.copy_in_ms, rel=0.2)
     assert "copy_bound" in kinds
-    # In and out run beside each other: the two take less than one after the other.
+    # Copies in and out overlap: together they take less than one after the other.
     assert median(both.device_ms) < 0.9 * (both.timings[0].copy_in_ms + both.timings[0].copy_out_ms)
 
 
