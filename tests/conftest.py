@@ -9,9 +9,9 @@ TESTS = Path(__file__).parent
 GOLDEN = TESTS / "golden"
 
 BY_DEFAULT = {"test_command", "test_contract", "test_size", "test_page"}
-"""Of the tests of real processes, those that pytest runs by itself: the others take many minutes together."""
+"""The tests of real processes that pytest runs by default; the other ones take many minutes together."""
 
-# How long one example takes is up to the machine: a stall of a moment is no failure.
+# The duration of an example depends on the machine: a brief stall is not a failure.
 settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest):
-    """Compare bytes with the golden file of that name."""
+    """Return a function that compares bytes with the golden file of a name."""
 
     def check(name: str, actual: bytes) -> None:
         path = GOLDEN / name
@@ -35,7 +35,7 @@ def golden(request: pytest.FixtureRequest):
 
 @pytest.fixture(scope="module")
 def children():
-    """A server that forks a process for every question."""
+    """Return a server that forks a process for every question."""
     from tputfind.processes.children import Children
 
     with Children() as children:
@@ -44,7 +44,7 @@ def children():
 
 @pytest.fixture(scope="module")
 def kept():
-    """One server for all that a module's tests ask; see support.command."""
+    """Return one server for all questions of a module's tests; see support.command."""
     from support.command import Kept
 
     kept = Kept()
@@ -54,13 +54,13 @@ def kept():
 
 @pytest.fixture(scope="module")
 def ask(kept):
-    """The command in this process, all of a module's with one server."""
+    """Run the command in this process; all tests of a module share one server."""
     return kept.run
 
 
 @pytest.fixture(scope="module")
 def browser():
-    """The system's Chromium, shared by a module's tests, each of which opens pages of its own; see support.browser."""
+    """Return the system's Chromium, shared by a module's tests; each test opens its own pages. See support.browser."""
     from support.browser import missing, started
 
     reason = missing()
@@ -71,10 +71,10 @@ def browser():
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what lies under tests/gpu, and run the fast tests first, those that open the GPU in this process last.
+    """Mark the tests under tests/gpu, run fast tests first, and tests that open the GPU in this process last.
 
-    To the tool, this process is from then on another one that holds memory of the device. Where several processes share
-    the tests, the fast ones follow the slow ones: they fill what would be the wait for the last.
+    After a test opens the GPU, the tool sees this process as another one that holds device memory. If several
+    processes run the tests, the fast tests follow the slow ones and fill the wait for the last slow test.
     """
     shared = any(hasattr(item.config, "workerinput") for item in items[:1])
     order = {"unit": 1 if shared else 0, "real": 0 if shared else 1, "gpu": 2}

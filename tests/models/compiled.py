@@ -1,4 +1,4 @@
-"""Models that compilers and CUDA graphs take well or ill: each a factory for ``compiled.py:NAME``."""
+"""Models that compilers and CUDA graphs handle well or badly: each is a factory for ``compiled.py:NAME``."""
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ class InPieces(Small):
 
 
 class InPart(Small):
-    """Most of it is left to Python, behind one break."""
+    """Leaves most of its work to Python, after one graph break."""
 
     @torch.compiler.disable
     def most(self, x: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ class Wrong(Small):
 
 
 class ForEver(nn.Module):
-    """Compiled anew at every call: the number that counts them is a part of the program."""
+    """Is recompiled at every call, because its call counter is part of the program."""
 
     calls = 0
 
@@ -53,7 +53,7 @@ class NotAtAll(nn.Module):
 
 
 class Otherwise(nn.Module):
-    """Computes something else where it is compiled, from batch 4 on."""
+    """Computes a different result when compiled, from batch 4 on."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * (2 if torch.compiler.is_compiling() and len(x) >= 4 else 1)

@@ -1,4 +1,4 @@
-"""Models that fail on a GPU as real ones do: each a factory for ``cuda_faults.py:NAME``."""
+"""Models that fail on a GPU like real ones: each is a factory for ``cuda_faults.py:NAME``."""
 
 import torch
 from torch import nn
@@ -61,7 +61,7 @@ class AttendsWithAMask(nn.Module):
 
 
 class MultipliesOnAFullCard(nn.Module):
-    """The first matrix product of the process, above 4 samples with next to no memory left for cuBLAS."""
+    """Computes the first matrix product of the process; above 4 samples almost no memory is left for cuBLAS."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > 4:
@@ -75,7 +75,7 @@ class MultipliesOnAFullCard(nn.Module):
 
 
 class CountsIn32Bits(nn.Module):
-    """Doubles its input with a kernel whose index is an int: nothing is said where it overflows."""
+    """Doubles its input with a kernel whose index is an int; an overflow raises no error."""
 
     source = """
     extern "C" __global__ void twice(const unsigned short* from, unsigned short* to, long long count) {

@@ -1,3 +1,3 @@
-"""A model file with a mistake in it."""
+"""A model file with a mistake."""
 
 raise RuntimeError("the mistake in this file")

@@ -1,4 +1,4 @@
-"""A model that raises if its products or convolutions are not IEEE fp32, under each way to switch TF32 on."""
+"""A model that raises if its products or convolutions are not IEEE fp32, for each way to enable TF32."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Models that some ways of timing cannot deal with, or that take a known time: each a factory."""
+"""Models that some timing methods cannot measure, or whose duration is fixed: each is a factory."""
 
 import torch
 from torch import nn
@@ -18,7 +18,7 @@ class LooksAtItsInput(nn.Module):
 
 
 class Spins(nn.Module):
-    """Keeps the GPU busy for so many milliseconds, by the GPU's own global clock."""
+    """Keeps the GPU busy for a fixed number of milliseconds, by the GPU's global clock."""
 
     source = """
     extern "C" __global__ void spin(long long nanoseconds) {
@@ -48,5 +48,5 @@ def spins():
 
 
 def one_sample_many_times():
-    """Inputs that cannot be written to: all samples are the same memory."""
+    """Return inputs that cannot be written to: all samples share the same memory."""
     return nn.Linear(16, 4), lambda batch_size: torch.randn(1, 16).expand(batch_size, 16)

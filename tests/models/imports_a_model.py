@@ -1,4 +1,4 @@
-"""A script that makes its model as it is imported."""
+"""A script that builds its model at import."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""Models whose pace is known, to be timed in turn."""
+"""Models of fixed step time, to be timed in interleaved rounds."""
 
 import fcntl
 import os
@@ -8,7 +8,7 @@ import torch
 
 
 class Sleeper(torch.nn.Module):
-    """A model that takes as long as it is told."""
+    """A model whose step takes ``ms`` milliseconds."""
 
     def __init__(self, ms):
         super().__init__()
@@ -33,7 +33,7 @@ def slower():
 
 
 class Large(Sleeper):
-    """A model that finds no memory while another process has one."""
+    """A model that is out of memory while another process holds an instance."""
 
     def forward(self, x):
         if not hasattr(self, "held"):
@@ -51,7 +51,7 @@ def large():
 
 
 class Fails(Sleeper):
-    """A model that takes no batch above 8."""
+    """A model that fails above batch 8."""
 
     def forward(self, x):
         if len(x) > 8:
@@ -77,7 +77,7 @@ def needs_grad():
 
 
 def step():
-    """A step of one's own."""
+    """Return a user-written step."""
     from tputfind import Step
 
     layer = torch.nn.Linear(4, 4)
@@ -102,7 +102,7 @@ def by_layout():
 
 
 class NoLayout(Sleeper):
-    """A model that takes no images in channels last."""
+    """A model that fails on images in channels last."""
 
     def forward(self, x):
         if not x.is_contiguous():
@@ -115,7 +115,7 @@ def no_layout():
 
 
 class Spins(torch.nn.Module):
-    """A model that keeps a GPU busy for so many of its cycles."""
+    """A model that keeps a GPU busy for a fixed number of cycles."""
 
     def __init__(self, cycles, held_bytes=0):
         super().__init__()

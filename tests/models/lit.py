@@ -17,7 +17,7 @@ FORMS = ("one", "list", "lists", "dict", "dicts", "scheduler in a dict")
 
 
 class Classifier(lightning.LightningModule):
-    """Optimized automatically; it logs, and warms its learning rate up by the length of the training."""
+    """Optimized automatically; logs, and warms up its learning rate over the length of the training."""
 
     def __init__(self, form: str = "dict", width: int = 64) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Classifier(lightning.LightningModule):
 
 
 class Gan(lightning.LightningModule):
-    """Optimized manually, by two optimizers; the generator's steps every other time only."""
+    """Optimized manually by two optimizers; the generator steps every other time only."""
 
     def __init__(self, patches: int = 2048) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Gan(lightning.LightningModule):
 
 
 class Summing(lightning.LightningModule):
-    """Optimized manually; it raises if a rank has gradients of its own: their inputs differ."""
+    """Optimized manually; raises if the ranks, whose inputs differ, have different gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Summing(lightning.LightningModule):
 
 
 class Begins(Classifier):
-    """It makes an average of its weights as its training begins, and logs to an experiment."""
+    """Creates an average of its weights when its training begins, and logs to an experiment."""
 
     def on_fit_start(self) -> None:
         self.order = ["fit"]
@@ -134,7 +134,7 @@ class Begins(Classifier):
 
 
 class Encoder(lightning.LightningModule):
-    """It is trained to return its input, which its example shows."""
+    """Is trained to return its input; its example gives the input's shape."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ def two_optimizers():
 
 
 def loop(batch_size: int, steps: int, where: str = "cpu", name: str = "wide") -> list[float]:
-    """Train as Lightning's loops do, written out, and return the seconds of each step."""
+    """Train as Lightning's loops do, without Lightning, and return the seconds of each step."""
     module, make = globals()[name]()
     module.to(where)
     batch = torch.utils._pytree.tree_map(lambda part: part.to(where), make(batch_size))

@@ -1,4 +1,4 @@
-"""Models whose inputs are lists, dicts and tuples of each other: each a factory for ``nested.py:NAME``."""
+"""Models whose inputs are nested lists, dicts and tuples: each is a factory for ``nested.py:NAME``."""
 
 import torch
 from torch import nn
@@ -63,7 +63,7 @@ def packed():
 
 
 class Bag:
-    """Holds a tensor and moves it in place, as batches of some libraries do."""
+    """Holds a tensor and moves it in place, like batches of some libraries."""
 
     def __init__(self, values: torch.Tensor) -> None:
         self.values = values

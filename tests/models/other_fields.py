@@ -1,4 +1,4 @@
-"""Small models of other fields than vision, each with a habit that measuring must not trip over."""
+"""Small models of other fields than vision, each with a property that could break a measurement."""
 
 import asyncio
 import dataclasses
@@ -15,7 +15,7 @@ WIDTH = 16
 
 
 class Checked(nn.Module):
-    """Says what its weights have become: raises unless they are of the dtype that they were made in."""
+    """Raises unless its weights still have the dtype that they were created with."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ def int8_weights():
 
 
 class Subclassed(torch.Tensor):
-    """A tensor class of its own, as quantisation libraries have."""
+    """A custom tensor class, like those of quantisation libraries."""
 
 
 class OfSubclass(nn.Module):
@@ -70,7 +70,7 @@ def subclass_weights():
 
 
 class Brings(nn.Module):
-    """Works in the dtype that it was made in, and in no other."""
+    """Works only in the dtype of its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def forces():
 
 
 class NeedsGrad(nn.Module):
-    """Relies on its caller to have left autograd on."""
+    """Relies on its caller to leave autograd enabled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def jacobian():
 
 
 class Nodes(nn.Module):
-    """A graph network: the nodes of all graphs lie in one tensor."""
+    """A graph network: the nodes of all graphs are in one tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def graphs_that_end():
 
 
 class Held:
-    """An object that holds tensors and knows how to move."""
+    """An object with tensors and a method that moves them."""
 
     def __init__(self, *tensors):
         self.tensors = tensors
@@ -247,7 +247,7 @@ def dataclasses_in_and_out():
 
 
 class TakesOne(nn.Module):
-    """Takes a dict, or a tuple, as its one argument."""
+    """Takes a dict or a tuple as its only argument."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -270,11 +270,11 @@ def always_the_same():
 
 
 PIECES, PIECE_S = 10, 0.002
-"""What taking all pieces of an output takes at the least, by a clock that is known."""
+"""Number of output pieces, and the least seconds that each takes."""
 
 
 class Streams(nn.Module):
-    """Does its work piece by piece; ``how`` says in which kind of promise."""
+    """Computes its output piece by piece; ``how`` names the kind of future or iterator."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -334,7 +334,7 @@ def future():
 
 
 class Writes(nn.Module):
-    """Scales its input in place, or raises when it is handed what it has written."""
+    """Scales its input in place, and raises if it receives an input that it has already scaled."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -386,7 +386,7 @@ def compiles_itself():
 
 
 class Never(nn.Module):
-    """Is compiled anew at each call, until torch gives up."""
+    """Is recompiled at each call, until torch gives up."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -420,7 +420,7 @@ def triplets():
 
 
 def fours():
-    """Its inputs come in fours, and in no other number."""
+    """Return a module and an input function that accepts only multiples of 4."""
 
     def inputs(batch):
         if batch % 4:

@@ -1,4 +1,4 @@
-"""Models that take a known number of bytes, or fail in a known way: each a factory for ``plain.py:NAME``."""
+"""Models that take a fixed number of bytes, or fail in a fixed way: each is a factory for ``plain.py:NAME``."""
 
 import math
 import os
@@ -14,8 +14,8 @@ from torch import nn
 
 MIB = 2**20
 ALONE_BYTES = 32 * MIB
-"""From this size on glibc maps a block by itself (M_MMAP_THRESHOLD in mallopt(3)). Smaller ones lie in a heap, which
-keeps gaps: how much of a limit a batch then takes is a matter of luck."""
+"""Block size from which glibc maps a block separately (M_MMAP_THRESHOLD in mallopt(3)). Smaller blocks share a heap,
+which keeps gaps: the memory that a batch takes then depends on chance."""
 
 
 class Scratch(nn.Module):
@@ -44,7 +44,7 @@ class TakesMoreLater(nn.Module):
 
 
 class Answers(nn.Module):
-    """Returns 64 MiB a sample after a second and more: too long a batch for many in a row."""
+    """Returns 64 MiB a sample after more than a second: too slow to run many batches."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         time.sleep(1.2)
@@ -81,7 +81,7 @@ class Aborts(nn.Module):
 
 
 class Sleeps(nn.Module):
-    """Takes so many milliseconds a sample, and little memory."""
+    """Takes a fixed number of milliseconds per sample, and little memory."""
 
     def __init__(self, sample_ms: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ def aborts_above_5():
 
 
 class ChangesItsPace(nn.Module):
-    """Takes 300 ms at first, and from then on as many milliseconds as its pace says of the number of the step."""
+    """Takes 300 ms in the first step, and then ``pace(step number)`` milliseconds."""
 
     def __init__(self, pace) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class ChangesItsPace(nn.Module):
 
 
 class DiesOfNewInputs(nn.Module):
-    """Counts its calls in its inputs, and kills its process where the count is old, because they were copied anew."""
+    """Counts its calls in its inputs, and kills its process if copying the inputs again reset the count."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def dies_of_new_inputs():
 
 
 def full_from_the_20th(steps: int) -> float:
-    """After the first turns, whatever was copied."""
+    """Return 50 (milliseconds), and raise from the 20th step on."""
     if steps >= 20:
         raise ValueError("the cache has 20 places")
     return 50
@@ -309,7 +309,7 @@ def raises():
 
 
 class Above(nn.Module):
-    """Does something else than doubling its input, above a batch size."""
+    """Doubles its input up to a batch size, and calls another function above it."""
 
     def __init__(self, largest: int, instead) -> None:
         super().__init__()
@@ -431,7 +431,7 @@ def fails_in_cublas_once_above_4():
 
 
 def inputs_are_killed_above_4():
-    """As the kernel does if inputs take more memory of the host than there is."""
+    """Kill the process, like the kernel if inputs exceed the memory of the host."""
     return nn.Identity(), lambda batch_size: small_inputs(batch_size) if batch_size <= 4 else kill_oneself(batch_size)
 
 
@@ -480,7 +480,7 @@ def overflows_once_above_4():
 
 
 class SaysDoneLater(nn.Module):
-    """Passes a trial, and says in the name of its process that all is said at its eighth step."""
+    """Passes a trial, and reports the end of all work at its eighth step, without an answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -496,7 +496,7 @@ def says_done_later():
 
 
 class LeavesAProcess(nn.Module):
-    """Starts a process that would go on for a day, and forgets it."""
+    """Starts a process that would run for a day, and abandons it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         subprocess.Popen(["sleep", "86398"])
@@ -504,7 +504,7 @@ class LeavesAProcess(nn.Module):
 
 
 class StartsADaemon(nn.Module):
-    """Starts a process in a session of its own."""
+    """Starts a process in its own session."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         subprocess.Popen(["sleep", "86396"], start_new_session=True)
@@ -520,7 +520,7 @@ def leaves_a_process():
 
 
 class ForksAndWaits(nn.Module):
-    """Ends, above a batch size, while a process that it forked holds all its files."""
+    """Exits above a batch size, while a process that it forked keeps all its files open."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > 4:
@@ -560,7 +560,7 @@ def noise():
 
 
 class BesideOthers(nn.Module):
-    """Sets every sample against the mean of its batch."""
+    """Compares every sample with the mean of its batch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x - x.mean(dim=0)
@@ -571,7 +571,7 @@ def beside_others():
 
 
 class Structures(nn.Module):
-    """Takes its batch along the second axis, and returns it so within a dict and a list, with other things."""
+    """Takes its batch along the second axis, and returns it inside a dict and a list with other values."""
 
     def forward(self, x: torch.Tensor, scale: float) -> dict[str, object]:
         return {"logits": x * scale, "parts": [x.sum(0), x.argmax(0)], "loss": x.mean(), "name": "structures"}
@@ -582,7 +582,7 @@ def structures():
 
 
 class ByCount(nn.Module):
-    """Gives every sample its share of the batch."""
+    """Divides every sample by the number of samples."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x / len(x)
@@ -602,7 +602,7 @@ def writes_into_its_input():
 
 
 class AsLongAsTheLongest(nn.Module):
-    """Returns as many columns as the batch's largest value asks for."""
+    """Returns a number of columns that depends on the largest value of the batch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.expand(-1, 1 + int(x.max() * 20 + 100)).clone()
@@ -613,7 +613,7 @@ def as_long_as_the_longest():
 
 
 class ByPlace(nn.Module):
-    """Gives every sample its number."""
+    """Adds to every sample its index in the batch."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x + torch.arange(len(x))[:, None]
@@ -624,7 +624,7 @@ def by_place():
 
 
 class ReusesItsOutput(nn.Module):
-    """Returns the same memory every time, as CUDA graphs and other engines do."""
+    """Returns the same memory every time, like CUDA graphs and other engines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -640,7 +640,7 @@ def reuses_its_output():
 
 
 class HardlyListens(nn.Module):
-    """Returns nearly the same whatever it is given."""
+    """Returns nearly the same output for any input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         noise = 1e-5 * len(x) if len(x) > 8 else 0.0
@@ -661,7 +661,7 @@ def underflows():
 
 
 class NodesOfGraphs(nn.Module):
-    """Takes seven nodes a graph: inputs that cannot be taken apart by sample."""
+    """Takes seven nodes per graph: inputs that cannot be split by sample."""
 
     def forward(self, nodes: torch.Tensor, graphs: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(graphs), 1).index_add(0, offsets, nodes) + graphs
@@ -676,7 +676,7 @@ def nodes_of_graphs():
 
 
 class NanForSome(nn.Module):
-    """Has no number for some inputs, in any batch, and for the last but one sample above a batch size."""
+    """Returns NaN for some inputs in any batch, and infinity for the last but one sample above a batch size."""
 
     def __init__(self, largest: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Steps of several ranks that fail in one of them, when and how a file says."""
+"""Steps of several ranks that fail in one of them, as specified by a file."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def fails() -> tputfind.Step:
 
 
 def leaves_one_out() -> tputfind.Step:
-    """One rank takes part in a collective that the other one leaves out, in a step that a file says."""
+    """Return a step in which one rank joins a collective that the other omits; a file gives the step number."""
     step = fails()
     asked = json.loads(Path(os.environ["FAILS_AS"]).read_text())
     steps = iter(range(100))
@@ -87,7 +87,7 @@ def unlike() -> tputfind.Step:
 
 
 class TwoHeads(nn.Module):
-    """Trains one of its heads; the other one is left out, or only returned."""
+    """Trains one of its heads; the other is unused, or only returned."""
 
     def __init__(self, *, returned: bool = False) -> None:
         super().__init__()

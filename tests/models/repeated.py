@@ -1,4 +1,4 @@
-"""Factories whose input functions count their calls: sizes go to the file that ``CALLS`` names, one a line."""
+"""Factories whose input functions log their batch sizes to the file named by ``CALLS``, one a line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FACTOR = 128
 
 
 def called(size: int) -> int:
-    """Note a call of an input function."""
+    """Log a call of an input function."""
     if name := os.environ.get("CALLS"):
         with Path(name).open("a") as file:
             file.write(f"{size}\n")
@@ -22,14 +22,14 @@ def called(size: int) -> int:
 
 
 def modest(size: int) -> int:
-    """Note a call, and refuse it if it is for more than a modest batch."""
+    """Log a call, and raise if its batch is too large."""
     if size > FEW:
         raise AssertionError(f"called for {size} samples")
     return called(size)
 
 
 class Widens(nn.Module):
-    """Has outputs that take as many times the memory of its inputs as is known, and next to no weights."""
+    """Returns outputs ``FACTOR`` times as large as its inputs, and has almost no weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ def refuses_many():
 
 
 class Scores(nn.Module):
-    """Returns a loss of images, given their labels and a table of classes."""
+    """Returns a loss of images, labels and a table of classes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def refuses_many_targets():
 
 
 class Triples(nn.Module):
-    """Compares anchors with what is alike and what is not: three rows a sample."""
+    """Compares anchors with similar and dissimilar rows: three rows a sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def pairs():
 
 
 class Pools(nn.Module):
-    """Adds up the nodes of each graph; raises if it does not find one graph a sample."""
+    """Sums the nodes of each graph; raises if the number of graphs is not the number of samples."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ def graphs():
 
 
 class Lengths(nn.Module):
-    """Takes texts of an object that moves itself, whose samples nobody else can count."""
+    """Takes an object that moves itself and whose samples cannot be counted from outside."""
 
     def __init__(self) -> None:
         super().__init__()

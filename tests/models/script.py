@@ -1,4 +1,4 @@
-"""A training script, as people have it: its main does the work and returns nothing."""
+"""A typical training script: its main does the work and returns None."""
 
 import torch
 

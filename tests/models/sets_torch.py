@@ -1,4 +1,4 @@
-"""A script that sets torch at its top, as training scripts do."""
+"""A script that changes torch settings at its top, like training scripts."""
 
 import random
 
@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-torch.set_num_interop_threads(1)  # refused once any parallel work has begun
+torch.set_num_interop_threads(1)  # refused once any parallel work has started
 torch.set_num_threads(1)
 torch.backends.cuda.matmul.allow_tf32 = True
 torch.set_float32_matmul_precision("medium")
@@ -36,7 +36,7 @@ def newer_switch():
 
 
 class Seeded(nn.Module):
-    """Returns a number that every generator had a part in."""
+    """Returns its input, which depends on every random generator."""
 
     def forward(self, x):
         return x

@@ -1,4 +1,4 @@
-"""Factories whose inputs do not hold as many samples as they are asked for, from some batch size on."""
+"""Factories whose inputs hold a wrong number of samples from some batch size on."""
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ class Stacks(nn.Module):
 
 
 class Takes(nn.Module):
-    """Takes images, and labels that it need not look at."""
+    """Takes images and labels; uses the labels only with ``looks``."""
 
     def __init__(self, *, looks: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""ResNet-50 that a variable of the environment makes slower, as a change to a model might."""
+"""ResNet-50 that an environment variable makes slower, like a change to a model."""
 
 import os
 import time
@@ -8,7 +8,7 @@ from torchvision.models import resnet50
 
 
 class Slower(torch.nn.Module):
-    """The model, and then so many cycles of the GPU, or ms of the CPU."""
+    """Waits for GPU cycles or CPU milliseconds, and then runs the model."""
 
     def __init__(self, model):
         super().__init__()
@@ -25,12 +25,12 @@ class Slower(torch.nn.Module):
 
 
 def model():
-    """ResNet-50 as it is, or slower."""
+    """Return ResNet-50 and its inputs, slowed on demand."""
     return Slower(resnet50()), lambda batch: torch.randn(batch, 3, 224, 224)
 
 
 def linear():
-    """A small one."""
+    """Return a small model and its inputs."""
     return Slower(torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)])), lambda batch: torch.randn(
         batch, 512
     )

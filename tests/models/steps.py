@@ -1,4 +1,4 @@
-"""Steps and what is taken for one: each a name for ``steps.py:NAME``."""
+"""Steps, and objects that look like one: each is a name for ``steps.py:NAME``."""
 
 import asyncio
 import os
@@ -55,7 +55,7 @@ def ignores(batch_size):
     assert batch_size
 
     def step():
-        time.sleep(0.01)  # noise is little of it
+        time.sleep(0.01)  # small compared with the noise
         return x @ x
 
     return step

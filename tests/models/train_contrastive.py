@@ -1,6 +1,6 @@
-"""A contrastive loss: every sample of the batch meets every other, so that memory grows with the square of the batch.
+"""A contrastive loss compares all pairs of samples, so memory grows with the square of the batch.
 
-The step is a function of the batch size, which knows nothing of tputfind.
+The step is a function of the batch size and does not depend on tputfind.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A GAN: two networks, and two optimizers that step in turn.
+"""A GAN: two networks, and two optimizers that step alternately.
 
 ``python train_gan.py 4`` trains it, and ``tputfind train_gan.py:step`` measures it.
 """

@@ -1,4 +1,4 @@
-"""Models whose memory or time goes on otherwise than small batches let expect."""
+"""Models whose memory or time does not grow as small batches suggest."""
 
 import time
 
@@ -7,11 +7,11 @@ from torch import nn
 from torch.nn import functional
 
 ROW = 2**18
-"""Numbers of a sample, 1 MiB in fp32."""
+"""Numbers per sample: 1 MiB in fp32."""
 
 
 class OfKnownMemory(nn.Module):
-    """Holds, beside its input, three times as much: 4 MiB a sample in all."""
+    """Holds three times its input besides the input: 4 MiB a sample in all."""
 
     def forward(self, x):
         twice = x * 2
@@ -24,7 +24,7 @@ def of_known_memory():
 
 
 class Contrastive(nn.Module):
-    """Every sample meets every other: memory grows with the square of the batch size."""
+    """Compares all pairs of samples: memory grows with the square of the batch size."""
 
     def __init__(self, tower):
         super().__init__()
@@ -71,7 +71,7 @@ def slow_to_time():
 
 
 def slow_inputs():
-    """Inputs that take 20 ms a sample to make, of 1 MiB each."""
+    """Return a model with inputs of 1 MiB a sample that take 20 ms each to make."""
 
     def inputs(batch):
         time.sleep(0.02 * batch)

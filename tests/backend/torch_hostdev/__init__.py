@@ -1,4 +1,4 @@
-"""Adds a device ``hostdev`` to torch: the CPU's kernels, with memory of its own that ends. It was built before."""
+"""A device ``hostdev`` for torch: CPU kernels with their own limited memory. The backend must be built before."""
 
 import types
 
@@ -10,12 +10,12 @@ device_count = _C.device_count
 
 
 def set_per_process_memory_fraction(fraction: float, device: int = 0) -> None:
-    """Let the allocator take this share of a device's memory."""
+    """Limit the allocator to this fraction of a device's memory."""
     _C.set_fraction(fraction, device)
 
 
 def get_device_name(device: int = 0) -> str:
-    """Say what it is."""
+    """Return the name of the device."""
     return "CPU behind a backend of its own"
 
 
@@ -45,4 +45,4 @@ torch.utils.generate_methods_for_privateuse1_backend()
 
 
 def autoload() -> None:
-    """What torch calls where the package names it as an entry point of ``torch.backends``."""
+    """Entry point of ``torch.backends`` that torch calls when it autoloads the package."""
