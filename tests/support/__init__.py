@@ -1,1 +1,1 @@
-"""What several test files share."""
+"""Helpers shared by several test files."""

@@ -1,4 +1,4 @@
-"""Builds the backend of ``tests/backend``: a real accelerator of torch, on this machine's CPU."""
+"""Builds the backend of ``tests/backend``: a real torch accelerator on the CPU of this machine."""
 
 import hashlib
 import os
@@ -14,7 +14,7 @@ SOURCE = TESTS / "backend" / "torch_hostdev"
 
 
 def built() -> Path:
-    """Return the folder that holds the package ``torch_hostdev``; what was built before is taken as it is."""
+    """Return the folder of the package ``torch_hostdev``; an earlier build is reused."""
     import torch
     from torch.utils import cpp_extension
 

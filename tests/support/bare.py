@@ -1,4 +1,4 @@
-"""Bare loops of training scripts in fresh processes, under a ceiling on memory as a trial has it."""
+"""Bare loops of training scripts in fresh processes, under the memory limit of a trial."""
 
 import json
 import signal
@@ -9,7 +9,7 @@ import tempfile
 from support import command
 
 ENVIRONMENT = command.ENVIRONMENT | {"MALLOC_MMAP_THRESHOLD_": "131072"}
-"""Each block of memory is mapped by itself: what a heap keeps of freed ones differs from process to process."""
+"""Map each memory block separately: the gaps that a heap keeps differ between processes."""
 
 _LOOP = """
 import importlib.util, json, sys
@@ -33,9 +33,9 @@ print(json.dumps(seconds))
 
 
 def ranks_take(script: str, batch_size: int, limit_bytes: int = 0, ranks: int = 2) -> bool:
-    """Whether a script's own loop takes three steps in several processes that torch's own launcher starts.
+    """Return whether a script's own loop takes three steps in several processes under torch's launcher.
 
-    Each has a ceiling on memory, and its own of the host's cores.
+    Each has a memory limit, and its own core of the host.
     """
     own_cores = "import os; os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[int(os.environ['RANK'])]})"
     with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
@@ -51,10 +51,10 @@ def ranks_take(script: str, batch_size: int, limit_bytes: int = 0, ranks: int = 
 def step_seconds(
     script: str, batch_size: int, steps: int = 3, limit_bytes: int = 0, where: tuple[str, ...] = ()
 ) -> list[float] | None:
-    """The seconds of each step of a script's own loop; None where it runs out of memory.
+    """Return the seconds of each step of a script's own loop; None if it runs out of memory.
 
-    Or crashes under a limit, which only the CPU has: not every library checks whether it was given the memory that it
-    asked for. ``where`` may name another device.
+    On the CPU, a crash under a limit counts as out of memory: not every library checks its allocations. ``where`` may
+    name another device.
     """
     arguments = [sys.executable, "-c", _LOOP, script, *map(str, (batch_size, steps, limit_bytes)), *where]
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
@@ -66,7 +66,7 @@ def step_seconds(
 
 
 def largest_batch(script: str, limit_bytes: int, fails: int, granularity: int = 1, where: tuple[str, ...] = ()) -> int:
-    """The largest batch with which a script's own loop takes three steps, by bisection below one that fails."""
+    """Return the largest batch with which a script's own loop takes three steps, by bisection below ``fails``."""
     assert step_seconds(script, fails, limit_bytes=limit_bytes, where=where) is None
     passes = 0
     while fails - passes > granularity:

@@ -1,6 +1,6 @@
-"""Opens a page in a real Chromium that shows no window, and tells what it said, what it asked for and what it shows.
+"""Open a page in a real Chromium without a window; report its console, its requests and its content.
 
-Playwright drives whatever Chromium the system has; it brings none of its own, and nothing is downloaded here.
+Playwright drives the Chromium of the system and downloads no browser.
 """
 
 import importlib.util
@@ -18,13 +18,13 @@ _LIBRARIES = ("playwright", "axe_playwright_python")
 
 
 def program() -> str | None:
-    """The Chromium to start: what ``CHROMIUM`` names, else the first that the path has."""
+    """Return the Chromium to start: the one named by ``CHROMIUM``, else the first on the path."""
     named = os.environ.get("CHROMIUM")
     return next(filter(None, map(shutil.which, [named] if named else PROGRAMS)), None)
 
 
 def missing() -> str | None:
-    """What keeps pages from being opened here, or None."""
+    """Return the reason why pages cannot be opened here, or None."""
     absent = [name for name in _LIBRARIES if importlib.util.find_spec(name) is None]
     if absent:
         return f"there is no {' and no '.join(absent)}: pip install 'tputfind[test]'"
@@ -34,7 +34,7 @@ def missing() -> str | None:
 
 
 class Page:
-    """One open page. Elements are named by CSS selectors; clicks and keys are those of a real mouse and keyboard."""
+    """An open page. CSS selectors name elements; clicks and keys are those of a real mouse and keyboard."""
 
     def __init__(self, page) -> None:
         self.page = page
@@ -45,7 +45,7 @@ class Page:
         page.on("pageerror", lambda error: self._errors.append(f"uncaught: {error}"))
         page.on("crash", lambda _: self._errors.append("the page crashed"))
         page.on("websocket", lambda socket: self._requests.append(socket.url))
-        # The context's requests are also those of windows that the page opens.
+        # The context's requests include those of windows that the page opens.
         page.context.on("request", self._request)
 
     def load(self, path: Path) -> None:
@@ -61,32 +61,32 @@ class Page:
             self._requests.append(request.url)
 
     def _leaves(self, url: str) -> bool:
-        """Whether that is another's address: what is written out within the page is asked of nobody."""
+        """Return whether a URL leaves the page; data written inside the page is never requested."""
         return url.partition("#")[0] != self._own and not url.startswith(("data:", "blob:", "about:"))
 
     def settle(self) -> None:
-        """Wait until two frames were drawn: what the page did before is heard of by then."""
+        """Wait until two frames were drawn: earlier actions of the page are then reported."""
         self.page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     @property
     def errors(self) -> list[str]:
-        """Every error on the console and every one that nothing caught, from the start."""
+        """Return all console errors and uncaught exceptions since the start."""
         self.settle()
         return list(self._errors)
 
     @property
     def requests(self) -> list[str]:
-        """Every address the page asked for beside its own, from the start; whether it got it does not matter."""
+        """Return every URL that the page requested besides its own since the start, even if the request failed."""
         # Half a second without a request: workers and icons take their time.
         self.page.wait_for_load_state("networkidle")
         self.settle()
-        # Of a connection opened ahead of requests no event tells, and of an icon not always.
+        # No event reports a preconnection, and not always an icon.
         quiet = "[rel~=preconnect], [rel~=dns-prefetch], [rel~=icon]"
         named = self.page.eval_on_selector_all(quiet, "links => links.map(link => link.href)")
         return list(dict.fromkeys(self._requests + list(filter(self._leaves, named))))
 
     def point_at(self, selector: str, across: float, down: float) -> None:
-        """Move the mouse over the one such element: how far across and down, as shares of its size."""
+        """Move the mouse over the only matching element, to fractions of its width and height."""
         self.page.locator(selector).scroll_into_view_if_needed()
         box = self.page.locator(selector).bounding_box()
         self.page.mouse.move(box["x"] + across * box["width"], box["y"] + down * box["height"])
@@ -95,12 +95,12 @@ class Page:
         self.page.click(selector)
 
     def press(self, *keys: str) -> None:
-        """Press keys one after the other, as ``Tab``, ``Shift+Tab``, ``Enter`` or ``Space``."""
+        """Press keys in order, such as ``Tab``, ``Shift+Tab``, ``Enter`` or ``Space``."""
         for key in keys:
             self.page.keyboard.press(key)
 
     def tab_to(self, selector: str, presses: int = 100) -> None:
-        """Press Tab until that element has the focus; a keyboard reaches it no other way."""
+        """Press Tab until the element has the focus; raise AssertionError after ``presses`` times."""
         for _ in range(presses):
             self.press("Tab")
             if self.page.eval_on_selector(selector, "element => element === document.activeElement"):
@@ -108,33 +108,33 @@ class Page:
         raise AssertionError(f"{presses} times Tab did not reach {selector}")
 
     def text(self, selector: str) -> str:
-        """The text of the one such element, as it is shown."""
+        """Return the visible text of the only matching element."""
         return self.page.locator(selector).inner_text()
 
     def texts(self, selector: str) -> list[str]:
-        """The text of every such element, in the page's order."""
+        """Return the texts of all matching elements, in page order."""
         return self.page.locator(selector).all_inner_texts()
 
     def attribute(self, selector: str, name: str) -> str | None:
         return self.page.locator(selector).get_attribute(name)
 
     def style(self, selector: str, name: str) -> str:
-        """What that property of the element comes to, as ``background-color``."""
+        """Return the computed value of a CSS property of the element, such as ``background-color``."""
         return self.page.eval_on_selector(
             selector, "(element, name) => getComputedStyle(element).getPropertyValue(name)", name
         )
 
     def too_wide_px(self) -> int:
-        """By how many pixels the page is wider than its window: a reader would have to scroll sideways."""
+        """Return by how many pixels the page is wider than its window, so that it must scroll sideways."""
         return self.page.evaluate("() => document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
     def pdf(self, path: Path) -> Path:
-        """Print the page, in the paper size that it asks for."""
+        """Print the page in its own paper size; return the path."""
         self.page.pdf(path=path, prefer_css_page_size=True, print_background=True)
         return path
 
     def violations(self, impacts: tuple[str, ...] = ("serious", "critical")) -> list[str]:
-        """What axe-core holds against the page as it is now, a line for each element."""
+        """Return the violations found by axe-core on the current page, one line per element."""
         from axe_playwright_python.sync_playwright import Axe
 
         return [
@@ -153,7 +153,7 @@ class Browser:
 
     @contextmanager
     def open(self, path: Path, width: int = DESKTOP, *, dark: bool = False, scripts: bool = True) -> Iterator[Page]:
-        """Open a local file in a fresh profile; a narrow window is a phone's, which heeds the page's viewport."""
+        """Open a local file in a fresh profile; a narrow window is a phone, which applies the page's viewport."""
         context = self.browser.new_context(
             viewport={"width": width, "height": _HEIGHTS.get(width, 800)},
             java_script_enabled=scripts,
@@ -175,7 +175,7 @@ class Browser:
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """Start the system's Chromium; ``missing`` says beforehand whether there is one.
+    """Start the system's Chromium; ``missing`` checks beforehand whether it exists.
 
     Until it ends, this thread runs an event loop of Playwright's, and ``asyncio.run`` fails: keep it short.
     """
@@ -184,9 +184,9 @@ def started() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=program(),
-            # The pages are our own, and neither root nor many a container can have the sandbox.
+            # The pages are trusted, and root and many containers lack the sandbox.
             chromium_sandbox=False,
-            # A container's /dev/shm is often too small, or not there.
+            # A container's /dev/shm is often too small or missing.
             args=["--disable-dev-shm-usage"],
             timeout=60_000,
         )

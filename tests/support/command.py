@@ -1,4 +1,4 @@
-"""Runs the installed command; or what it calls, many times with one server."""
+"""Run the installed command in a process, or its main function many times with one server."""
 
 import contextlib
 import importlib
@@ -23,7 +23,7 @@ QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
 
 
-# A checkout that was not installed is found from other folders too.
+# A checkout without installation is found from other folders too.
 _SEARCHED = [str(Path(tputfind.__file__).parents[1]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 ENVIRONMENT = os.environ | {"COLUMNS": "100", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _SEARCHED))}
 
@@ -35,19 +35,19 @@ class Ran(NamedTuple):
     folder: Path
 
     def record(self, name: str = "*") -> Record:
-        """The one record that the run saved in its own folder."""
+        """Return the only record that the run saved in its folder."""
         (path,) = (self.folder / "results").glob(f"{name}.json")
         return tputfind.load_record(path)
 
 
 def command() -> list[str]:
-    """The ``tputfind`` beside this Python where the package is installed, else the package itself."""
+    """Return the installed ``tputfind`` next to this Python, else a call of the package."""
     installed = shutil.which("tputfind", path=Path(sys.executable).parent)
     return [installed] if installed else [sys.executable, "-m", "tputfind"]
 
 
 def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: Mapping[str, str] | None = None) -> Ran:
-    """Run ``tputfind`` with these arguments in a folder."""
+    """Run ``tputfind`` with these arguments in a folder, and return its status and output."""
     done = subprocess.run(
         [*command(), *map(str, arguments)],
         cwd=folder,
@@ -61,7 +61,7 @@ def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: M
 
 
 def measured(folder: Path, *arguments: object, environment: Mapping[str, str] | None = None) -> Record:
-    """The one record of a run that must succeed, in a folder that is made where there is none."""
+    """Run the command, check that it succeeds, and return its only record; create the folder if missing."""
     folder.mkdir(exist_ok=True)
     ran = run(folder, *arguments, environment=environment)
     assert ran.status == 0, ran.err
@@ -69,22 +69,22 @@ def measured(folder: Path, *arguments: object, environment: Mapping[str, str] | 
 
 
 class Kept(Children):
-    """A server that outlives the commands that it answers, so that torch is imported once for all of them."""
+    """A server that outlives its commands, so that torch is imported once for all of them."""
 
     def __exit__(self, *_: object) -> None:
-        """Stay."""
+        """Keep the server running."""
 
     def or_another(self, spec: Spec | None = None, **options: Any) -> Children:
-        """This one, unless a server has to be told something as it starts, or one is needed for each rank."""
+        """Return this server, or a new one if it needs options or several ranks."""
         if any(options.values()) or (spec is not None and spec.ranks is not None):
             return Children(**options) if spec is None else children_of(spec, **options)
         return self
 
     def run(self, folder: Path, *arguments: object) -> Ran:
-        """Do in this process what ``run`` has a process of its own do.
+        """Run the command in this process, as ``run`` does in a process of its own.
 
-        For what a model, an option or a device comes to. How the command starts, is interrupted, prints and ends is
-        seen from outside only. Files of models are named in full: the server stays in the folder that it started in.
+        It serves tests of models, options and devices. Start, interruption, printing and exit are visible only from
+        outside. Name model files by full path: the server keeps its first working folder.
         """
         from tputfind.commands import main
 
@@ -103,7 +103,7 @@ class Kept(Children):
         return Ran(status, out.getvalue(), err.getvalue(), folder)
 
     def find(self, *models: object, **options: Any) -> Any:
-        """``tputfind.find``, answered by this server."""
+        """Run ``tputfind.find`` with this server."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("tputfind.runners.find.children_of", self.or_another)
             return tputfind.find(*models, **options)

@@ -1,4 +1,4 @@
-"""What every device must do, whichever it is. Run in a process of its own: ``python tests/support/contract.py cpu``."""
+"""The contract of every device. Run it in a separate process: ``python tests/support/contract.py cpu``."""
 
 import subprocess
 import sys
@@ -14,14 +14,14 @@ MIB = 2**20
 
 
 def check(name: str, limit_mib: int = 3072, environment: Mapping[str, str] | None = None) -> None:
-    """Run the contract in a fresh process; what is broken is in the error."""
+    """Run the contract in a fresh process; the AssertionError shows each violation."""
     command = [sys.executable, __file__, name, str(limit_mib)]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def main(name: str, limit_bytes: int = 3072 * MIB) -> None:
-    """Open a device, and ask everything of it that measuring does, in its order."""
+    """Open a device, and test all operations of a measurement in order."""
     device = open_device(name)
     described = device.environment()
     assert described.device in {one.environment().device for one in all_devices()}
@@ -46,7 +46,7 @@ def main(name: str, limit_bytes: int = 3072 * MIB) -> None:
 
 
 def clocks(name) -> None:
-    """What a device says of its clocks and its counters after a test of them is what it measures with."""
+    """The device measures with the clocks and counters that its own test confirmed."""
     device = open_device(name)
     device.test_clocks()
     told = device.environment()
@@ -56,7 +56,7 @@ def clocks(name) -> None:
 
 
 def times(device, matrix) -> None:
-    """Spans between marks are the device's, add up to the whole, and grow with the work; once told, they are gone."""
+    """Spans between marks are device times, add up to the whole, and grow with the work; reading clears them."""
     device.synchronize()
     stopwatch = device.stopwatch(4)
     begun_s = time.perf_counter()
@@ -81,7 +81,7 @@ def times(device, matrix) -> None:
 
 
 def memory(device) -> None:
-    """A peak is of what was used since it was asked for anew."""
+    """A peak covers the memory used since the last reset."""
     device.reset_memory_use()
     held = torch.ones(64 * MIB, device=device.torch_device)
     device.synchronize()
@@ -92,7 +92,7 @@ def memory(device) -> None:
 
 
 def ceiling(device, limit_bytes) -> None:
-    """What is over the limit fails for want of memory, and what comes after it does not."""
+    """An allocation over the limit is out of memory, and a later one succeeds."""
     held = []
     try:
         while sum(part.nbytes for part in held) <= limit_bytes:

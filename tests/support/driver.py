@@ -1,9 +1,9 @@
-"""Where the driver puts what a process asks of it: reads MiB to take and, negative, what to give back; prints where.
+"""Print the addresses of driver allocations: reads MiB to allocate and, negative, the number of one to free.
 
     echo '[100, 40, -1, 64]' | python tests/support/driver.py
 
-The numbers from 1 on stand for what was taken, in that order. Nothing stands between this and the driver, and the
-process holds nothing beside a context.
+Allocations are numbered from 1 in their order. The script calls the driver directly, and the process holds only a
+context.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ CHUNK_MIB = 32
 
 
 def main() -> None:
-    """Fill what chunks the context left room in, then take and give back, and print every address in MiB."""
+    """Fill the chunks in which the context left room, then run the steps, and print every address in MiB."""
     cuda = ctypes.CDLL("libcuda.so.1")
     context = ctypes.c_void_p()
     for status in (cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)):
@@ -38,7 +38,7 @@ def main() -> None:
 def addresses_mib(
     steps: Iterable[int], take: Callable[[int], int], give_back: Callable[[int, int], object]
 ) -> list[int]:
-    """Return where everything was put that these steps take; they are in MiB, ``take`` and ``give_back`` in bytes."""
+    """Return the address of every allocation in MiB; steps are in MiB, ``take`` and ``give_back`` in bytes."""
     taken: list[tuple[int, int]] = []
     for step in steps:
         if step > 0:
@@ -49,7 +49,7 @@ def addresses_mib(
 
 
 def fill(take: Callable[[int], int]) -> None:
-    """Take the smallest amounts until a chunk that was new is full."""
+    """Allocate the smallest amounts until a new chunk is full."""
     taken: dict[int, int] = {}
     for count in range(1000):
         chunk = take(2 * MIB) // (CHUNK_MIB * MIB)

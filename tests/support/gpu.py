@@ -1,4 +1,4 @@
-"""Work of a known duration for a GPU, and the plainest way to time a model on one."""
+"""Work of fixed duration for a GPU, and the simplest way to time a model on it."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ extern "C" __global__ void spin(long long nanoseconds) {
 
 
 def spin_kernel() -> Callable[[int], None]:
-    """A kernel that ends so many nanoseconds after it began, by the GPU's own global clock; it is loaded already."""
+    """Return a kernel that runs for a number of nanoseconds by the GPU's global clock; it is already loaded."""
     import torch
 
     kernel = torch.cuda._compile_kernel(SPIN_SOURCE, "spin")
@@ -27,7 +27,7 @@ def spin_kernel() -> Callable[[int], None]:
 
 
 def loop_per_s(step: Callable[[], object], seconds: float) -> float:
-    """Steps per second of a plain loop: no marks, the host clock, one synchronisation at the end."""
+    """Return the steps per second of a plain loop: host clock, one synchronisation at the end."""
     import torch
 
     for _ in range(10):

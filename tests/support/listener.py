@@ -4,7 +4,7 @@ import time
 
 
 class Heard:
-    """Counts the windows that begin, and keeps what is announced; at a meeting it waits for so many seconds."""
+    """Counts windows and records announcements; at a meeting it waits for ``waits_s`` seconds."""
 
     def __init__(self):
         self.windows, self.waits_s, self.busy_s = 0, 0.0, []

@@ -44,5 +44,5 @@ class Page(HTMLParser):
         return [element for element in self.elements if element.tag == tag]
 
     def text(self) -> str:
-        """What a reader sees: neither scripts nor styles."""
+        """Return the visible text, without scripts and styles."""
         return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))

@@ -1,4 +1,4 @@
-"""What plans of ``tputfind size`` promise of each other, on any record: to ask for more takes no fewer devices."""
+"""Promises that plans of ``tputfind size`` keep about each other on any record: more demand takes no fewer devices."""
 
 import json
 from collections.abc import Iterator
@@ -19,18 +19,18 @@ from tputfind.sizing.planner.question import Demand, read_demand
 from tputfind.sizing.planner.search import Search
 
 TIGHT, MIDDLING, LOOSE = 1.3, 3.0, 20.0
-"""Targets: times what one request takes by itself."""
+"""Targets as multiples of the time of a lone request."""
 _SEED: Final = 1789
 _MORE: Final[dict[str, dict[str, object]]] = {
     "burstiness": {"burstiness": 2.0},
     "spare": {"spare": 1},
     "max-utilization": {"max_utilization": 0.7},
 }
-"""Fields of a demand that ask more of the same devices."""
+"""Changes of demand fields that need more of the same devices."""
 
 
 def records() -> list[str]:
-    """Return the names of the records of ``results`` and of the tests from which devices can be planned."""
+    """Return the record names in ``results`` and the tests for which devices can be planned."""
     names = []
     for path in record_paths("**/*.json"):
         content = json.loads(path.read_text())
@@ -42,13 +42,13 @@ def records() -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """One question to one record, in terms of what a device does."""
+    """A demand on a record, relative to the performance of one device."""
 
     name: str
     target: float
-    """Times what a request takes by itself."""
+    """Multiple of the time of a lone request."""
     devices: float
-    """Whose full batches make the rate."""
+    """Number of devices whose full batches serve the rate."""
     options: str = ""
 
     @cached_property
@@ -58,7 +58,7 @@ class Case:
 
     @cached_property
     def demand(self) -> Demand:
-        """The question."""
+        """The demand."""
         options = dict(option.split("=") for option in self.options.split())
         open_demand = read_demand({"rate": 1, "slo": 1e8, **options})
         service = service_times_of(self.record, open_demand.overheads)
@@ -68,7 +68,7 @@ class Case:
         return msgspec.structs.replace(open_demand, rate_per_s=rate_per_s, slo_ms=slo_ms)
 
     def command(self, **changed: object) -> str:
-        """Return the command that asks it, with fields of the demand changed."""
+        """Return the command of the demand, with some fields changed."""
         demand = msgspec.structs.replace(self.demand, **changed)
         more = "".join(f" --{option.replace('=', ' ')}" for option in self.options.split())
         fields = "".join(f" --{name.replace('_', '-')} {value}" for name, value in changed.items() if name in FIELDS)
@@ -87,7 +87,7 @@ FIELDS: Final = ("burstiness", "spare", "max_utilization", "max_batch_size", "se
 
 @dataclass(frozen=True)
 class Told:
-    """A promise, whether it was kept, and what was seen."""
+    """A promise, whether it was kept, and the evidence."""
 
     promise: str
     kept: bool
@@ -95,7 +95,7 @@ class Told:
 
 
 def told(case: Case) -> Iterator[Told]:
-    """Yield each promise of a case; none where no number of devices meets the target."""
+    """Yield each promise of a case; yield none if no number of devices meets the target."""
     try:
         base = case.asked()
     except NoPlan:
@@ -114,10 +114,10 @@ def told(case: Case) -> Iterator[Told]:
             continue
         kept = (base.fewest or 0) <= (other.most or np.inf)
         yield Told(name, kept, f"{_range(base)}, then {_range(other)}: {case.command(**changed)}")
-    yield from _under_other_streams(case, base)
+    yield from _check_other_streams(case, base)
 
 
-def _under_other_streams(case: Case, base: Plan) -> Iterator[Told]:
+def _check_other_streams(case: Case, base: Plan) -> Iterator[Told]:
     search = Search(case.record, msgspec.structs.replace(case.demand, seed=_SEED))
     devices = base.outcome.devices
     holds = search.with_room(devices)

@@ -1,4 +1,4 @@
-"""Queues in closed form, and what batches tell of simulated ones."""
+"""Queues in closed form, and batches of simulated ones."""
 
 import itertools
 import math
@@ -10,8 +10,8 @@ from tputfind.sizing.engine.serving import Served
 
 
 def refused_of_constant(load: float, places: int) -> float:
-    """Return what M/D/1/K refuses, from its states as seen by who departs (Gross and Harris, section 5.1.7)."""
-    states = places + 1  # an own request that is served leaves behind 0 to ``places`` others
+    """Return the refused fraction of M/D/1/K from the states at departures (Gross and Harris, section 5.1.7)."""
+    states = places + 1  # a served request leaves 0 to ``places`` requests in the system
     come = [math.exp(-load) * load**number / factorial(number) for number in range(states)]
     matrix = np.zeros((states, states))
     for before, after in itertools.product(range(states), repeat=2):
@@ -26,10 +26,10 @@ def refused_of_constant(load: float, places: int) -> float:
 
 
 def busy_ms(served: Served) -> float:
-    """Return how long devices computed, all together."""
+    """Return the total computing time of the devices in milliseconds."""
     return float(served.batches[:, 3].sum())
 
 
 def batches_by_size(served: Served) -> list[int]:
-    """Return how many batches of each size were run."""
+    """Return the number of batches of each size."""
     return np.bincount(served.batches[:, 1].astype(np.int64)).tolist()

@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine: real nodes, each at a loopback address of its own, ended with all they started."""
+"""A Ray cluster on this machine: real nodes with one loopback address each; its end stops all their processes."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ KIND = "ray.io/accelerator-type"
 
 
 class RayNodes:
-    """A head without CPUs, and nodes with one CPU each, named by the last number of their address."""
+    """A head without CPUs, and nodes with one CPU each, numbered by the last part of their address."""
 
     def __init__(self, cluster: Any) -> None:
         self._cluster = cluster
@@ -25,7 +25,7 @@ class RayNodes:
         return str(self._cluster.address)
 
     def add(self, number: int, kind: str = "", **more: Any) -> None:
-        """Start a node, and wait until the cluster has it."""
+        """Start a node, and wait until the cluster includes it."""
         labels = {KIND: kind} if kind else {}
         self._nodes[number] = self._cluster.add_node(
             **{"num_cpus": 1, "num_gpus": 0, **more},
@@ -35,18 +35,18 @@ class RayNodes:
         )
 
     def lose(self, number: int) -> None:
-        """Kill a node and all that runs on it, as a power cut does."""
+        """Kill a node and all its processes, like a power cut."""
         node = self._nodes.pop(number)
-        running = _started_by(node)
+        running = _list_processes(node)
         self._cluster.remove_node(node, allow_graceful=False)
         _kill(running)
 
     def running(self, number: int) -> list[psutil.Process]:
-        """The processes of tasks on a node, and theirs."""
-        return _started_by(self._nodes[number])
+        """Return the task processes on a node, and their children."""
+        return _list_processes(self._nodes[number])
 
     def started(self) -> list[psutil.Process]:
-        return [one for node in (*self._nodes.values(), self._cluster.head_node) for one in _started_by(node)]
+        return [one for node in (*self._nodes.values(), self._cluster.head_node) for one in _list_processes(node)]
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def ray_nodes(*kinds: str) -> Iterator[RayNodes]:
     from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
-    # What runs on the nodes finds the package as the command does.
+    # Processes on the nodes find the package like the command does.
     os.environ |= {"PYTHONPATH": ENVIRONMENT["PYTHONPATH"], "RAY_USAGE_STATS_ENABLED": "0"}
     cluster = Cluster(shutdown_at_exit=True)
     nodes = RayNodes(cluster)
@@ -73,8 +73,8 @@ def ray_nodes(*kinds: str) -> Iterator[RayNodes]:
         _kill(running)
 
 
-def _started_by(node: Any) -> list[psutil.Process]:
-    """All that a node runs, itself included: one that is stopped does not notice that its node is gone."""
+def _list_processes(node: Any) -> list[psutil.Process]:
+    """Return all processes of a node, itself included: a stopped process does not notice that its node is gone."""
     found: list[psutil.Process] = []
     for processes in node.all_processes.values():
         for info in processes:

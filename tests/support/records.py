@@ -1,4 +1,4 @@
-"""A record with round numbers, such as a run would make."""
+"""A record with round numbers, like the record of a run."""
 
 import base64
 
@@ -26,13 +26,13 @@ TRACE = Trace(
     complete=True,
     packed=base64.b64decode(PACKED),
 )
-"""Of weights of 100 bytes, an input of 1 MiB and an output of 10 bytes, the latter given back."""
+"""Trace of weights of 100 bytes, an input of 1 MiB and an output of 10 bytes, which is released."""
 
 
 def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: int = 100) -> Row:
-    """A row whose every batch takes the same time, but for latencies that count up by 0.01 ms.
+    """Return a row whose batches all take the same time; its latencies rise by 0.01 ms each.
 
-    It was to have 100 batches: of fewer, its time was up.
+    The plan is 100 batches: with fewer, the row was ended by time.
     """
     end = "full" if batches >= 100 else "time"
     return Row(
@@ -60,7 +60,7 @@ def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: 
 
 
 def example() -> Record:
-    """A run on a GPU that found 5, with one row that failed and one that is host-bound."""
+    """Return a GPU run with largest batch 5, one failed row and one host-bound row."""
     too_large = Failure(kind="out_of_memory", message="OutOfMemoryError: CUDA out of memory.")
     record = Record(
         tputfind="0.1.0",
@@ -109,11 +109,11 @@ def example() -> Record:
 
 
 QUOTING = ("trial_", "row_", "failed_when_", "output_unchecked")
-"""How the kinds of notices begin that quote what somebody else wrote."""
+"""Prefixes of notice kinds that quote foreign text."""
 
 
 def whole(found):
-    """The notices, each of which says what was seen, why, and what to do, in words that can be shown."""
+    """Check that each notice has a printable sign, cause and advice, and return the notices."""
     for notice in found:
         for text in (notice.seen, notice.cause, notice.advice):
             assert isinstance(text, str)
@@ -122,7 +122,7 @@ def whole(found):
         (section,) = notices_of([notice])
         line, quotes = notice_line(section.entries[0]), notice.kind.startswith(QUOTING)
         assert len(line) <= (MOST_SIGNS_QUOTING if quotes else MOST_SIGNS), line
-        # Beside its number on a terminal of 80 columns; long words of others leave the ends of lines empty.
+        # After its number on a terminal of 80 columns; long foreign words leave line ends empty.
         assert len(broken(line, 77)) <= (4 if quotes else 2), line
     return found
 

@@ -1,4 +1,4 @@
-"""Asks a child to time batch sizes."""
+"""Times batch sizes in a child process."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from tputfind.session.trials import row_of
 
 
 def time_rows(children: Children, spec: Spec, *batch_sizes: int, timeout_s: float | None = None) -> Iterator[Row]:
-    """The rows as one process times them, the first of each row's."""
+    """Yield the rows as the first process of each row times them."""
     question = TimeBatches(spec, stopping.of_process(spec, 0), batch_sizes)
     for answer in children.ask(question, Timed, timeout_s):
         if answer.batch is not None:

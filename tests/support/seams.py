@@ -1,4 +1,4 @@
-"""The lists of docs/design.md that say which files a new column, option, result, ... takes."""
+"""The lists of docs/design.md that name the files needed for a new column, option or result."""
 
 import re
 
@@ -8,6 +8,6 @@ LISTS = re.findall(r"### (.+)\n((?:\d\. .*\n)+)", (ROOT / "docs" / "design.md").
 
 
 def files_for(what: str, name: str) -> set[str]:
-    """Return the files that a list names, for a thing of this name."""
+    """Return the files that a list names, with NAME replaced."""
     lines = dict(LISTS)[what].splitlines()
     return {path.replace("NAME", name) for line in lines for path in re.findall(r"`([\w/.-]+\.\w+)`", line)}

@@ -1,4 +1,4 @@
-"""Searches by forecast on an H200 with torch 2.11, of models where fits and fails alternate."""
+"""Searches by forecast on an H200 with torch 2.11, of models whose fits and failures alternate."""
 
 import msgspec
 
@@ -18,7 +18,7 @@ class Tried(msgspec.Struct, kw_only=True):
 
 
 class Searched(msgspec.Struct, kw_only=True):
-    """A search by forecast, and every answer that it or bisection got there."""
+    """A search by forecast, and all answers of it and of bisection for the same model."""
 
     search: str
     fits: list[int]
@@ -32,11 +32,11 @@ class Searched(msgspec.Struct, kw_only=True):
 
     @property
     def edge(self) -> int:
-        """Where the search by forecast ended."""
+        """The largest batch of the search by forecast."""
         return max(tried.batch_size for tried in self.trials if tried.trace.complete)
 
     def taken(self) -> tuple[Trial, ...]:
-        """Return the trials as a record holds them."""
+        """Return the trials in the form of a record."""
         return tuple(
             Trial(
                 batch_size=tried.batch_size,

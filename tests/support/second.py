@@ -1,6 +1,6 @@
 """A second simulator of servers, small and slow: event by event, one request at a time, from a record's JSON.
 
-It shares no code with ``tputfind.sizing``. Its rules were written from the servers' sources: ``protocol.rs`` of mosec
+It shares no code with ``tputfind.sizing``. Its rules come from the servers' sources: ``protocol.rs`` of mosec
 over async_channel, ``loops/base.py`` of LitServe, ``batching.py`` and ``pow_2_router.py`` of Ray Serve, and
 ``dynamic_batch_scheduler.cc`` of Triton.
 """
@@ -24,14 +24,14 @@ GRID: Final = 1000
 """Equally likely times of a batch of each size."""
 FEWEST_SAMPLES: Final = 10
 TOKIO_MS: Final = 1.0
-"""mosec's timers tick in whole milliseconds: a tick and the wait for it are each rounded up, by half on average."""
+"""mosec's timers tick in whole milliseconds: a tick and its wait are each rounded up, by half on average."""
 COLD: Final = 0.15
-"""The share of requests that come while queues fill up. They are left out."""
+"""Fraction of requests that arrive while queues fill up; they are discarded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is simulated: the server, its devices, and the requests."""
+    """The simulation's parameters: the server, its devices, and the requests."""
 
     batcher: str
     routing: str
@@ -47,14 +47,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """A percentile of latency, and how far chance in the requests may have moved it."""
+    """A latency percentile and its standard error."""
 
     tail_ms: float
     error_ms: float
 
 
 class Times:
-    """How long batches take: by chance one of the measured times, no shorter for a larger batch."""
+    """Batch times: drawn from the measured times, no shorter for a larger batch."""
 
     def __init__(self, record: Path) -> None:
         measured: dict[int, list[float]] = {}
@@ -73,7 +73,7 @@ class Times:
         self._curves: dict[int, list[float]] = dict(zip(self.sizes, map(list, zip(*columns, strict=True)), strict=True))
 
     def draw_ms(self, batch: int, chance: random.Random) -> float:
-        """Return how long one batch takes."""
+        """Return the time of one batch in milliseconds."""
         place = chance.randrange(GRID)
         above = self.sizes[bisect_left(self.sizes, batch)]
         if above == batch or above == self.sizes[0]:
@@ -84,7 +84,7 @@ class Times:
 
 
 def rising(values: list[float], weights: list[int]) -> list[float]:
-    """Return the nearest values that do not fall, by the formula of greatest and least weighted means."""
+    """Return the nearest non-decreasing values, by the min-max formula of weighted means."""
     if all(low <= high for low, high in pairwise(values)):
         return values
     places = range(len(values))
@@ -98,7 +98,7 @@ def rising(values: list[float], weights: list[int]) -> list[float]:
 
 
 class Clock:
-    """What is still to happen, the next first."""
+    """Future events, the next first."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -115,7 +115,7 @@ class Clock:
 
 
 Run = Callable[[list[float], Callable[[], None]], None]
-"""Runs a batch of requests, each given by when it came, and says when its device is free."""
+"""Runs a batch of requests, given by their arrival times, and calls back when its device is free."""
 
 
 class Triton:
@@ -126,7 +126,7 @@ class Triton:
         self._idle = 0
         self._queue: deque[float] = deque()
         for free in free_ms:
-            clock.at(free, self._freed)
+            clock.at(free, self._free_instance)
 
     def comes(self) -> None:
         self._queue.append(self._clock.now_ms)
@@ -143,15 +143,15 @@ class Triton:
                 return
             batch = [self._queue.popleft() for _ in range(min(self._cap, len(self._queue)))]
             self._idle -= 1
-            self._run(batch, self._freed)
+            self._run(batch, self._free_instance)
 
-    def _freed(self) -> None:
+    def _free_instance(self) -> None:
         self._idle += 1
         self._look()
 
 
 class Worker:
-    """One process of mosec or LitServe: the batch it collects."""
+    """A process of mosec or LitServe, with the batch that it collects."""
 
     def __init__(self) -> None:
         self.batch: list[float] = []
@@ -159,7 +159,7 @@ class Worker:
 
 
 class Mosec:
-    """Workers stand in line at one channel. Each takes a request, and is then again the last in line for more."""
+    """Workers wait in line at one channel. Each takes a request, and then joins the end of the line for more."""
 
     def __init__(self, clock: Clock, run: Run, free_ms: list[float], cap: int, wait_ms: float) -> None:
         self.clock, self._run, self._cap, self.wait_ms = clock, run, cap, wait_ms
@@ -177,14 +177,14 @@ class Mosec:
             self._channel.append(self.clock.now_ms)
 
     def ready(self, worker: Worker) -> None:
-        """Take what waits, or wait in line for it."""
+        """Take waiting requests, or wait in line for one."""
         while self._channel:
             if self._is_full_with(worker, self._channel.popleft()):
                 return
         self._line.append(worker)
 
     def _is_full_with(self, worker: Worker, request: float) -> bool:
-        """Give a worker a request, and begin its batch where that is full."""
+        """Give a worker a request; begin its batch and return True if it is full."""
         worker.batch.append(request)
         if len(worker.batch) == 1:
             self.begins(worker)
@@ -194,7 +194,7 @@ class Mosec:
         return full
 
     def begins(self, worker: Worker) -> None:
-        """Its first request starts the timer of the worker."""
+        """Start the worker's timer at its first request."""
         if self._cap > 1:
             turn = worker.turn
             self.clock.at(self.clock.now_ms + self.wait_ms + TOKIO_MS, lambda: self.is_over(worker, turn))
@@ -211,7 +211,7 @@ class Mosec:
 
 
 class LitServe(Mosec):
-    """Workers wait in line at one queue in windows that follow each other, whether or not requests come in them."""
+    """Workers wait in line at one queue in consecutive windows, even without requests."""
 
     def __init__(self, clock: Clock, run: Run, free_ms: list[float], cap: int, wait_ms: float) -> None:
         self._open: set[Worker] = set()
@@ -228,7 +228,7 @@ class LitServe(Mosec):
         self.clock.at(self.clock.now_ms + self.wait_ms, lambda: self.is_over(worker, turn))
 
     def begins(self, worker: Worker) -> None:
-        """The window began before."""
+        """Do nothing: the window has already begun."""
 
     def is_over(self, worker: Worker, turn: int) -> None:
         if worker.turn == turn and not worker.batch:
@@ -242,7 +242,7 @@ class LitServe(Mosec):
 
 
 class Ray:
-    """A replica closes batches by its timer or when they are full; its model blocks the loop that does so."""
+    """A replica closes batches by its timer or when they are full; its model blocks the event loop."""
 
     def __init__(self, clock: Clock, run: Run, free_ms: list[float], cap: int, wait_ms: float) -> None:
         self._clock, self._run, self._cap, self._wait_ms = clock, run, cap, wait_ms
@@ -262,7 +262,7 @@ class Ray:
             self._looks()
 
     def _looks(self) -> None:
-        """Close what is full or over; what came meanwhile starts its timer now."""
+        """Close full or expired batches; requests that arrived meanwhile start their timer now."""
         while self._open:
             if self._ends == math.inf:
                 self._ends = self._clock.now_ms + self._wait_ms
@@ -277,14 +277,14 @@ class Ray:
 
 
 def server(question: Question) -> type[Triton | Mosec | Ray]:
-    """Return how the server queues. Without a wait, a LitServe worker takes what is there, as a greedy one."""
+    """Return the class of the server. Without a wait, a LitServe worker is greedy."""
     rules: dict[str, type[Triton | Mosec | Ray]] = {"greedy": Triton, "triton": Triton, "mosec": Mosec, "ray": Ray}
     rules["litserve"] = LitServe if question.wait_ms else Triton
     return rules[question.batcher]
 
 
 def gaps_ms(question: Question, chance: random.Random) -> Iterable[float]:
-    """Yield times between requests: of a gamma distribution, whose coefficient of variation is the burstiness."""
+    """Yield interarrival times of a gamma distribution, whose coefficient of variation is the burstiness."""
     mean_ms, squared = 1000 / question.rate_per_s, question.burstiness**2
     while True:
         yield chance.gammavariate(1 / squared, squared * mean_ms) if squared else mean_ms
@@ -320,7 +320,7 @@ def latencies_ms(question: Question, times: Times, requests: int, seed: int) -> 
         return min(places, key=unanswered.__getitem__)
 
     make = server(question)
-    # Devices that all begin at once would keep step for hundreds of batches.
+    # Devices that begin together would stay synchronised for hundreds of batches.
     longest_ms = times.draw_ms(min(question.cap, times.sizes[-1]), chance)
     free_ms = [chance.uniform(0, longest_ms) for _ in range(question.devices)]
     at = [free_ms] if shared else [[free] for free in free_ms]
@@ -340,7 +340,7 @@ def latencies_ms(question: Question, times: Times, requests: int, seed: int) -> 
 
 
 def answer(question: Question, times: Times, *, requests: int, streams: int, seed: int = 0) -> Answer:
-    """Return the percentile of latency: the mean over streams, and its standard error by how they differ."""
+    """Return the latency percentile: the mean over streams, with its standard error from their differences."""
     tails = []
     for stream in range(streams):
         ranked = sorted(latencies_ms(question, times, requests, 1000 * seed + stream))
@@ -349,5 +349,5 @@ def answer(question: Question, times: Times, *, requests: int, streams: int, see
 
 
 def with_devices(question: Question, devices: int, cap: int) -> Question:
-    """Return the same question of another fleet."""
+    """Return the same question for another number of devices."""
     return replace(question, devices=devices, cap=cap)

@@ -1,4 +1,4 @@
-"""22 plans of ``tputfind size`` beside the second simulator: batchers, routings, burstiness, percentiles, overheads."""
+"""22 plans of ``tputfind size`` and the second simulator: batchers, routings, burstiness, percentiles, overheads."""
 
 from dataclasses import dataclass
 from math import hypot
@@ -11,9 +11,9 @@ from tputfind.sizing.planner.plan import Plan, plan
 from tputfind.sizing.planner.question import read_demand
 
 NEAR: Final = 0.03
-"""The share by which both may differ, beside what chance in the requests of each leaves open."""
+"""Fraction by which both may differ, in addition to chance."""
 _SURE: Final = 3.0
-"""Standard errors."""
+"""Standard errors within which both agree."""
 _T_QUANTILE: Final = 2.2
 """Standard errors of eight replications or more that hold 95 %."""
 
@@ -76,7 +76,7 @@ PLANS: Final[list[tuple[str, str]]] = [
 
 @dataclass(frozen=True)
 class Compared:
-    """A plan, and what the second simulator says of its devices, and of one fewer with the cap that is best by it."""
+    """A plan, and the second simulator's answers for its devices and for one fewer with its best cap."""
 
     plan: Plan
     second: Answer
@@ -84,30 +84,30 @@ class Compared:
 
     @property
     def apart(self) -> float:
-        """How far the second percentile is from the plan's, as a share."""
+        """Relative difference of the second percentile from the plan's."""
         return self.second.tail_ms / self.plan.outcome.tail_ms - 1
 
     @property
     def by_chance(self) -> float:
-        """How far they may be apart by chance alone, as a share."""
+        """Fraction by which they may differ by chance alone."""
         outcome = self.plan.outcome
         planned_ms = (outcome.tail_high_ms - outcome.tail_low_ms) / 2 / _T_QUANTILE
         return _SURE * hypot(planned_ms, self.second.error_ms) / outcome.tail_ms
 
     @property
     def agrees(self) -> bool:
-        """Whether both come to the same percentile."""
+        """Whether both percentiles agree."""
         return abs(self.apart) <= NEAR + self.by_chance
 
     @property
     def holds(self) -> bool:
-        """Whether the devices hold the target by the second simulator, or more may be needed by the plan's range."""
+        """Whether the devices meet the target in the second simulator, or the plan's range allows more devices."""
         within = self.second.tail_ms - _SURE * self.second.error_ms <= self.plan.demand.target_ms
         return within or self.plan.most != self.plan.outcome.devices
 
     @property
     def fewer_fail(self) -> bool:
-        """Whether one device fewer misses the target by the second simulator, or may hold it by the plan's range."""
+        """Whether one device fewer misses the target in the second simulator, or may meet it by the plan's range."""
         if self.fewer is None or self.plan.fewest != self.plan.outcome.devices:
             return True
         return self.fewer.tail_ms + _SURE * self.fewer.error_ms > self.plan.demand.target_ms
@@ -120,15 +120,15 @@ def planned(name: str, options: str) -> Plan:
 
 
 def compared(name: str, found: Plan, *, requests: int, batches: int, streams: int, every_cap: bool = False) -> Compared:
-    """Return a plan with what the second simulator says of it.
+    """Return a plan with the answers of the second simulator.
 
     Args:
-        name: of the record.
+        name: name of the record.
         found: the plan.
-        requests: in each stream of the second simulator, at the least.
-        batches: full ones of each device in each stream, at the least.
-        streams: of the second simulator.
-        every_cap: try one device fewer with each measured batch size as cap; else with the plan's only.
+        requests: least requests in each stream of the second simulator.
+        batches: least full batches of each device in each stream.
+        streams: streams of the second simulator.
+        every_cap: try one device fewer with each measured batch size as cap; else only with the plan's cap.
     """
     times = Times(record_path(f"{name}.json"))
     demand, outcome = found.demand, found.outcome

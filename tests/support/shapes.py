@@ -1,4 +1,4 @@
-"""Shapes of models for the simulated device: families that nobody tuned for. They are made up, not measured."""
+"""Shapes of models for the simulated device, invented and not used for tuning."""
 
 import math
 import random
@@ -74,8 +74,8 @@ def of_parts(*parts: Part) -> Step:
 
 
 def net(sample_bytes: int, layers: int = 16, seed: int = 0, *, keeps: bool = False) -> list[Part]:
-    """Return layers as of a network of the zoo: activations of ``sample_bytes`` at the most, some kept for a residual,
-    small workspaces between them. With ``keeps`` they are kept for the backward pass.
+    """Return layers of a typical network: activations of at most ``sample_bytes``, some kept for a residual, and
+    small workspaces between them. With ``keeps``, activations are kept for the backward pass.
     """
     chance = random.Random(seed)
     parts = []
@@ -209,17 +209,17 @@ def _steps() -> Iterator[Shape]:
 
 
 def steeper(above: int, factor: float) -> Grow:
-    """Return what grows ``factor`` times as fast above a batch size."""
+    """Return a function that grows ``factor`` times as fast above a batch size."""
     return lambda batch_size: batch_size + (factor - 1) * max(0, batch_size - above)
 
 
 def explodes(above: int) -> Grow:
-    """Return what is next to nothing up to a batch size, and all from there on."""
+    """Return a function that is almost 0 up to a batch size and grows with power 1.5 above it."""
     return lambda batch_size: 0.01 * batch_size + (float(batch_size - above) ** 1.5 if batch_size > above else 0.0)
 
 
 def changing_kernels(seed: int) -> Step:
-    """Return a network whose library takes other kernels, with other buffers, from some batch sizes on."""
+    """Return a network whose library changes kernels, with other buffers, from some batch sizes on."""
     parts = net(1_600_000, 14, 100 + seed)
 
     def step(batch_size: int) -> Sequence[Request]:
@@ -237,7 +237,7 @@ def changing_kernels(seed: int) -> Step:
 
 
 def two_workspaces(fixed: int, growing: int) -> Step:
-    """Return a step that asks for a large workspace and, where that is refused, has less; and for one that grows."""
+    """Return a step that requests a large workspace, with a smaller fallback, and one that grows."""
 
     def step(batch_size: int) -> Sequence[Request]:
         net_requests = [part(batch_size) for part in net(1_200_000, 10, 55)]
@@ -276,7 +276,7 @@ def _limits() -> Iterator[Shape]:
     )
 
 
-def _untraced() -> Iterator[Shape]:
+def _untraced_shapes() -> Iterator[Shape]:
     def made(name: str, step: Step, **more: Any) -> Shape:
         return Shape(name=f"no trace, {name}", family="no trace", step=step, traced=False, **more)
 
@@ -319,7 +319,7 @@ def _slow() -> Iterator[Shape]:
 
 
 def mixture(seed: int) -> Shape:
-    """Return a shape drawn at random: parts of several kinds, inputs and limits."""
+    """Return a random shape: parts of several kinds, inputs and limits."""
     chance = random.Random(f"mixture {seed}")
     scale = 10 ** chance.uniform(3.5, 7)
     grows: list[tuple[Grow, float]] = [(linear, 1.0)] * 6
@@ -350,7 +350,7 @@ def mixture(seed: int) -> Shape:
 
 
 def random_kernels(seed: int) -> Shape:
-    """Return a network drawn at random whose kernels change."""
+    """Return a random network whose kernels change."""
     chance = random.Random(f"kernels {seed}")
     numbers = chance.choice([0.0, 0.0, 20_000.0])
     return Shape(
@@ -364,10 +364,20 @@ def random_kernels(seed: int) -> Shape:
 
 @cache
 def shapes(draws: int = 0, first: int = 0) -> dict[str, Shape]:
-    """Return all shapes by name; with ``draws`` so many of either random generator alone, from the ``first`` on."""
+    """Return all shapes by name; with ``draws``, only that many of each random generator, from ``first`` on."""
     found: list[Shape] = []
     if not draws:
-        makers = (_linear, _host_inputs, _more_than_linear, _sublinear, _steps, _limits, _untraced, _pieces, _slow)
+        makers = (
+            _linear,
+            _host_inputs,
+            _more_than_linear,
+            _sublinear,
+            _steps,
+            _limits,
+            _untraced_shapes,
+            _pieces,
+            _slow,
+        )
         found += [shape for made in makers for shape in made()]
     mixtures, kernels = (range(first, first + draws),) * 2 if draws else (range(8), range(4))
     found += [*map(mixture, mixtures), *map(random_kernels, kernels)]

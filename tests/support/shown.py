@@ -16,7 +16,7 @@ from tputfind.report.views import page
 from tputfind.report.views import records as view
 
 KINDS = {column.name: column.kind for column in COLUMNS if column.in_csv}
-"""The columns of the CSV in order, each with its pandas type, which takes empty cells."""
+"""The columns of the CSV in order, each with its pandas type, which allows empty cells."""
 
 
 def print_report(records: Sequence[Record], console: Console) -> None:

@@ -1,8 +1,8 @@
 """A simulated device that drives the project's own search on a fake clock. It is a model, and measures nothing.
 
-A ``Shape`` says how the memory and the time of a model depend on the batch size. A ``Device`` runs it: the memory by
-``search.allocator``, which the forecasts use too, so that they look better here than on a real device. Above it all is
-the project's own: ``SimulatedChildren`` answers the questions that ``Children`` hands to fresh processes.
+A ``Shape`` gives the memory and the time of a model by batch size. A ``Device`` runs it, with memory by
+``search.allocator``, which the forecasts use too, so that they look better here than on a real device. All layers
+above are the project's own: ``SimulatedChildren`` answers the questions that ``Children`` sends to fresh processes.
 """
 
 from __future__ import annotations
@@ -39,42 +39,42 @@ from tputfind.units import GIB
 MIB: Final = 2**20
 HOST_BYTES: Final = 128 * GIB
 NUMBERS_PER_S: Final = 1.3e8
-"""Random numbers that a function of the user's draws on the host."""
+"""Random numbers per second that the user's function draws on the host."""
 HOST_IDLE_BYTES: Final = 2 * GIB
 COPIED_SAMPLES: Final = 64
-"""Samples that the user's function makes where the rest of a batch are copies of them."""
+"""Samples made by the user's function if the rest of a batch are copies."""
 _CONTEXT_BYTES: Final = 549 * MIB
 _KERNELS_BYTES: Final = 658 * MIB
-"""Held outside the allocator before the first step, and from then on."""
+"""Bytes held outside the allocator before the first step, and from then on."""
 _UNREACHABLE_BYTES: Final = 1 * MIB
-"""The driver cannot give out the last MiB."""
+"""Bytes that the driver cannot allocate: the last MiB."""
 _OVERFLOW_BYTES: Final = 2**60
 _REFUSED_SHARE: Final = 0.25
-"""Part of the time of a step up to a request that passes before it is refused: the host runs ahead of the device."""
+"""Fraction of a step's time up to a request that passes before it is refused: the host runs ahead of the device."""
 _ROW_STEPS: Final = 5
-"""Steps of a row that the allocator sees; further ones repeat them."""
+"""Steps of a row that the allocator sees; later steps repeat them."""
 _WARM_UP_S: Final = 0.3
 _PATIENCE: Final = 3
 _ENDLESS_S: Final = 1e9
 
 
 class Request(NamedTuple):
-    """A request of a step: it is given back after so many further ones, with 0 at once, with None at the end."""
+    """A request of a step; ``lives`` counts the later requests until its release: 0 is at once, None is at the end."""
 
     size: int
     lives: int | None = 1
 
 
 class Limit(NamedTuple):
-    """What ends batch sizes above one, other than memory: an exception with a text, or a step that never ends."""
+    """A limit other than memory on batch sizes above ``above``: an exception with a text, or an endless step."""
 
     above: int
     text: str
     sticky: bool = False
-    """The device is past use in this process."""
+    """Whether the device is unusable afterwards in this process."""
     hangs: bool = False
     at: float = 0.5
-    """Part of the requests of a step that come before it."""
+    """Fraction of the requests of a step before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,30 +87,30 @@ class Shape:
     weights: tuple[int, ...] = (100 * MIB,)
     inputs: Callable[[int], Sequence[int]] = lambda batch_size: (600_000 * batch_size,)
     start_s: float = 1.2
-    """Until the model of a fresh process is on the device."""
+    """Seconds until the model of a fresh process is on the device."""
     load_s: float = 0.4
-    """The first step takes so much longer."""
+    """Additional seconds of the first step."""
     compile_s: float = 0.0
     base_ms: float = 5.0
     gb_per_s: float = 150.0
-    """A step takes as long as moving all its requests at this speed, and ``base_ms`` at the least."""
+    """Speed at which a step moves all its requests; ``base_ms`` is the least step time."""
     step_ms: Callable[[int], float] | None = None
-    """The time of a step where it does not follow its requests."""
+    """The step time, if it does not follow its requests."""
     host_numbers: float = 0.0
-    """Numbers per sample that a function of the user's draws on the host; 0 where inputs are made on the device."""
+    """Numbers per sample that the user's function draws on the host; 0 if inputs are made on the device."""
     host_s: float = 0.0
-    """What that function takes for a sample beside that."""
+    """Additional seconds of that function per sample."""
     host_copies: float = 1.5
-    """How often it holds its inputs, as fp32."""
+    """Number of copies of its inputs that it holds, as fp32."""
     copyable: bool = True
-    """Whether it shows in which axis the samples lie."""
+    """Whether the axis of its samples can be detected."""
     limits: tuple[Limit, ...] = ()
     traced: bool = True
     granularity: int = 1
     """Other batch sizes than its multiples fail."""
 
     def milliseconds(self, batch_size: int) -> float:
-        """Return what a step takes."""
+        """Return the step time in milliseconds."""
         if self.step_ms is not None:
             return max(self.base_ms, self.step_ms(batch_size))
         moved = sum(request.size for request in self.step(batch_size))
@@ -118,7 +118,7 @@ class Shape:
 
 
 class Clock:
-    """Seconds that pass where somebody says so."""
+    """A clock that advances only on request."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -128,7 +128,7 @@ class Clock:
 
 
 class _FakeTime:
-    """The module ``time`` with this clock."""
+    """The module ``time`` with the simulated clock."""
 
     def __init__(self, clock: Clock) -> None:
         self.monotonic = self.perf_counter = clock
@@ -139,7 +139,7 @@ class _FakeTime:
 
 @contextmanager
 def installed(clock: Clock) -> Iterator[None]:
-    """Have all of the package read this clock."""
+    """Make the whole package read this clock."""
     fakes = {id(time): _FakeTime(clock), id(time.monotonic): clock, id(time.perf_counter): clock}
     places = [
         (module, name)
@@ -159,7 +159,7 @@ def installed(clock: Clock) -> Iterator[None]:
 
 
 class Asked(NamedTuple):
-    """A trial or a timing of a batch size that has ended at ``at_s``, from the start of the search."""
+    """A trial or a timing of a batch size that ended at ``at_s``, since the start of the search."""
 
     batch_size: int
     outcome: str
@@ -171,11 +171,11 @@ class Asked(NamedTuple):
 
 @dataclass
 class Device:
-    """A device with so much memory, and its host; it keeps what it was asked."""
+    """A device with its memory and its host; it records all questions."""
 
     memory_gib: int
     copies_inputs: bool = False
-    """Inputs beyond ``COPIED_SAMPLES`` are copies, made on the device."""
+    """Whether inputs beyond ``COPIED_SAMPLES`` are copies made on the device."""
     clock: Clock = field(default_factory=Clock)
     processes: int = 0
     host_peak_bytes: float = 0.0
@@ -183,7 +183,7 @@ class Device:
 
     @property
     def total_bytes(self) -> int:
-        """What a process sees of the device's memory: a bit less than it is sold with."""
+        """Device memory visible to a process: slightly less than its nominal size."""
         return int(0.9897 * self.memory_gib * GIB) // (2 * MIB) * 2 * MIB
 
     def start(self, shape: Shape, limit_bytes: int | None, way: Way) -> Process:
@@ -193,13 +193,13 @@ class Device:
 
 
 class Way:
-    """Takes what a process spends, and announces what it will."""
+    """Receives the time that a process spends, and its announcements."""
 
     def spend(self, seconds: float) -> None:
         """Let time pass."""
 
     def announce(self, busy_s: float) -> None:
-        """Say something: the next silence may last so much longer."""
+        """Announce that the next silence may last longer."""
 
 
 class _OutOfMemory(RuntimeError):
@@ -207,11 +207,11 @@ class _OutOfMemory(RuntimeError):
 
 
 class _Killed(Exception):
-    """The kernel ended the process for want of the host's memory."""
+    """The kernel killed the process because the host's memory ran out."""
 
 
 class Process:
-    """A process of the simulated device: it can run one batch size after the other."""
+    """A process of the simulated device; it can run several batch sizes in sequence."""
 
     def __init__(self, device: Device, shape: Shape, limit_bytes: int | None, way: Way) -> None:
         self.usable = True
@@ -230,7 +230,7 @@ class Process:
         self._loaded = False
 
     def trial(self, batch_size: int, steps: int, passed: Passed | None, smallest: int) -> Trial:
-        """Return what becomes of some steps, as the worker's ``_try_batch`` does."""
+        """Return the trial of some steps, like the worker's ``_try_batch``."""
         trial = Trial(batch_size=batch_size, steps=steps, memory_limit_bytes=self._limit_bytes)
         try:
             self.load(batch_size)
@@ -247,7 +247,7 @@ class Process:
         )
 
     def row(self, batch_size: int, plan: Plan, number: int, passed: Passed | None, smallest: int) -> Iterator[Timed]:
-        """Yield what one process tells of timing a batch size, as the worker's ``_time_batches`` does."""
+        """Yield the answers of one process that times a batch size, like the worker's ``_time_batches``."""
         begun_s = self._device.clock()
         try:
             self.load(batch_size)
@@ -290,7 +290,7 @@ class Process:
         yield Timed(batch=batch, seconds=self._device.clock() - begun_s)
 
     def load(self, batch_size: int) -> None:
-        """Make the inputs of a batch and put them on the device; what was there before is given back."""
+        """Make the inputs of a batch and put them on the device; earlier ones are released."""
         shape = self._shape
         if not self._loaded:
             self._outside(_CONTEXT_BYTES)
@@ -310,7 +310,7 @@ class Process:
         self._batch = [self._allocate(size) for size in shape.inputs(batch_size)]
 
     def run_steps(self, batch_size: int, steps: int) -> float:
-        """Take some steps, and return the milliseconds of one."""
+        """Run some steps, and return the milliseconds of one."""
         shape = self._shape
         if batch_size % shape.granularity:
             raise RuntimeError(f"shape '[-1, {shape.granularity}]' is invalid for input of size {batch_size}")
@@ -327,7 +327,7 @@ class Process:
         return step_ms * self._chance.gauss(1, 0.003)
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Return what was asked of the allocator."""
+        """Return the requests to the allocator, or None without a trace."""
         events = self._events
         if not complete:
             ends = [number for number, event in enumerate(events, 1) if event.kind in ("refused", "outside")]
@@ -345,7 +345,7 @@ class Process:
         )
 
     def _run_step(self, requests: Sequence[Request], step_s: float, limits: Sequence[Limit]) -> None:
-        """Put the requests of a step to the allocator; the last is its output, alive while the next step is made."""
+        """Send the requests of a step to the allocator; the last is its output, alive during the next step."""
         ends: dict[int, list[int]] = {}
         last: list[int] = []
         for place, (size, lives) in enumerate(requests):
@@ -376,7 +376,7 @@ class Process:
         raise RuntimeError(limit.text)
 
     def _make_inputs(self, batch_size: int) -> None:
-        """Spend the time and the host's memory that the user's function takes."""
+        """Spend the time and the host memory of the user's function."""
         shape, device = self._shape, self._device
         made = min(batch_size, COPIED_SAMPLES) if device.copies_inputs and shape.copyable else batch_size
         seconds = made * (shape.host_numbers / NUMBERS_PER_S + shape.host_s)
@@ -388,7 +388,7 @@ class Process:
         self._spend(seconds)
 
     def _allocate(self, size: int, *, workspace: bool = False) -> int:
-        """Return the number of an allocation; a workspace that is refused is done without."""
+        """Return the number of an allocation, or None for a refused workspace, which is optional."""
         size = max(1, size)
         if size >= _OVERFLOW_BYTES:
             raise RuntimeError(f"Storage size calculation overflowed with sizes=[{size}]")
@@ -410,7 +410,7 @@ class Process:
             self._events.append(Event("release", number))
 
     def _outside(self, size: int) -> None:
-        """Say what the process holds beside the allocator's from now on."""
+        """Record the memory that the process holds outside the allocator from now on."""
         self._events.append(Event("outside", size))
         self._allocator.limit_bytes = self._reach_bytes - size
         if self._allocator.reserved_bytes > self._allocator.limit_bytes:
@@ -434,7 +434,7 @@ class Process:
 
 
 class SimulatedChildren(Children):
-    """Answers what fresh processes are asked from a model of one device and one shape."""
+    """Answers the questions to fresh processes by a model of one device and one shape."""
 
     def __init__(self, device: Device, shape: Shape) -> None:
         super().__init__()
@@ -444,7 +444,7 @@ class SimulatedChildren(Children):
         self._timeout_s: float | None = None
 
     def close(self) -> None:
-        """Nothing is at work."""
+        """Close the pipes; no process is running."""
         for end in (self._interrupted, self._interrupting):
             with suppress(OSError):
                 end.close()
@@ -457,10 +457,10 @@ class SimulatedChildren(Children):
         gate: int | None = None,
         group: Any = None,
     ) -> Generator[Any]:
-        """Yield the answers; errors as for ``Children.ask``."""
+        """Yield the answers; errors like ``Children.ask``."""
         self._timeout_s = timeout_s
         self.announce(0.0)
-        if type(question).__name__ == "Diagnose":  # older versions have none
+        if type(question).__name__ == "Diagnose":  # older versions lack it
             yield messages.Diagnosis(granularity=self.shape.granularity if self.shape.granularity > 1 else None)
         elif isinstance(question, TryBatch):
             yield self._trial(question)
@@ -470,7 +470,7 @@ class SimulatedChildren(Children):
             raise NotImplementedError(f"the simulated device does not answer {type(question).__name__}")
 
     def spend(self, seconds: float) -> None:
-        """Let time pass; it ends with the deadline, or where the silence has lasted for too long."""
+        """Let time pass; raise at the deadline or when the silence lasts too long."""
         clock = self.device.clock
         silent_s = _ENDLESS_S if self._silent_until_s is None else self._silent_until_s
         deadline_s = _ENDLESS_S if self._deadline_s is None else self._deadline_s
@@ -484,12 +484,12 @@ class SimulatedChildren(Children):
         raise ChildFailed(failures.of_silence(self._timeout_s or 0.0))
 
     def announce(self, busy_s: float) -> None:
-        """Say something: the next silence may last so much longer."""
+        """Announce that the next silence may last longer."""
         timeout_s = self._timeout_s
         self._silent_until_s = None if timeout_s is None else self.device.clock() + timeout_s + _PATIENCE * busy_s
 
     def _trial(self, question: TryBatch) -> Trial:
-        with self._noted(question.batch_size, "trial") as outcome:
+        with self._record_question(question.batch_size, "trial") as outcome:
             process = self._start(question)
             trial = process.trial(question.batch_size, question.steps, question.passed, question.spec.smallest_batch)
             outcome.append("fits" if trial.failure is None else trial.failure.kind)
@@ -499,7 +499,7 @@ class SimulatedChildren(Children):
         process: Process | None = None
         passed, smallest = question.passed, question.spec.smallest_batch
         for batch_size in question.batch_sizes:
-            with self._noted(batch_size, "row") as outcome:
+            with self._record_question(batch_size, "row") as outcome:
                 process = process or self._start(question)
                 for timed in process.row(batch_size, question.plan, question.number, passed, smallest):
                     if timed.batch is not None:
@@ -514,8 +514,8 @@ class SimulatedChildren(Children):
         return self.device.start(self.shape, limit_bytes, self)  # type: ignore[arg-type]  # it has both methods
 
     @contextmanager
-    def _noted(self, batch_size: int, what: str) -> Iterator[list[str]]:
-        """Keep what was asked, and what came of it."""
+    def _record_question(self, batch_size: int, what: str) -> Iterator[list[str]]:
+        """Record a question and its outcome."""
         outcome: list[str] = []
         begun_s = self.device.clock()
         try:
@@ -537,7 +537,7 @@ class SimulatedChildren(Children):
 
 
 def fits(device: Device, shape: Shape, batch_size: int, steps: int = 3) -> LimitedBy | None:
-    """Return what keeps a batch size from fitting; no time passes, and nothing is kept."""
+    """Return the limit that a batch size meets, or None if it fits; no time passes, and no state is kept."""
     apart = Device(device.memory_gib, device.copies_inputs)
     try:
         trial = Process(apart, shape, None, Way()).trial(batch_size, steps, Passed(1, None), 1)
@@ -575,19 +575,19 @@ def record_of(device: Device, shape: Shape, **options: Any) -> Record:
 
 
 class _Searching(Session):
-    """A session that searches alone: no row is timed."""
+    """A session for a search without rows."""
 
     def try_to_time(self, batch_size: int) -> LimitedBy | None:
-        """Try it alone."""
+        """Try the batch size without timing it."""
         return self.try_batch(batch_size)
 
     def prove(self, batch_size: int) -> LimitedBy | None:
-        """Believe the trial."""
+        """Accept the trial as proof."""
         return None
 
 
 class Searched(NamedTuple):
-    """How a search or a run went: its edge, None where it found none in time; the record; what ended it early."""
+    """Outcome of a search or a run: its edge (None if not found in time), the record, and the error that ended it."""
 
     edge: Edge | None
     record: Record
@@ -595,7 +595,7 @@ class Searched(NamedTuple):
 
 
 def search(device: Device, shape: Shape, most_s: float | None = 900.0, **options: Any) -> Searched:
-    """Search alone, as ``tputfind`` does; trials that go on after ``most_s`` end it."""
+    """Run the search only, like ``tputfind``; a trial beyond ``most_s`` ends it."""
     record = record_of(device, shape, **options)
     with installed(device.clock), SimulatedChildren(device, shape) as children:
         children.end_within(most_s)
@@ -603,15 +603,15 @@ def search(device: Device, shape: Shape, most_s: float | None = 900.0, **options
         session = _Searching(record, runner, RecordFile(None, ""), Silent())
         found: list[Edge] = []
         try:
-            until_it_runs = getattr(session, "until_it_runs", lambda work: work())  # older versions have none
+            until_it_runs = getattr(session, "until_it_runs", lambda work: work())  # older versions lack it
             until_it_runs(lambda: found.append(run._search(session, Silent())))
-        except TputfindError as error:  # OutOfTime, or that nothing fits: what the run would say
+        except TputfindError as error:  # OutOfTime, or no batch fits: the message of the run
             return Searched(None, session.record, error)
         return Searched(found[-1], session.record)
 
 
 def measure(device: Device, shape: Shape, *, budget_s: float, start_s: float = 8.0, **options: Any) -> Searched:
-    """Do all that the command does under a budget, ``start_s`` of which its start takes."""
+    """Run the whole command under a budget; its start takes ``start_s``."""
     record = record_of(device, shape, budget_s=budget_s, **options)
     with installed(device.clock), SimulatedChildren(device, shape) as children:
         children.end_within(budget_s)

@@ -1,6 +1,5 @@
-"""A cluster in the place of Ray's, on a simulated clock: nodes that run one job at a time, take as long as they are
-told, and are lost when they are told. What follows the jobs is the code that follows real ones.
-"""
+"""A simulated cluster instead of Ray's, on a simulated clock: nodes run one job at a time, with given durations and
+given times of loss. The code that follows the jobs is the production code."""
 
 import heapq
 from collections import deque
@@ -22,7 +21,7 @@ def node(number: int, kind: str = "", **resources: float) -> Node:
 
 
 def record_of(request: Request, at: Node, *, samples: int = 100, **fields: object) -> Record:
-    """What a node would make of a request: one row, of as many samples as a real one has."""
+    """Return a node's record for a request: one row, with as many samples as a real one."""
     spec = request.spec
     environment = Environment(
         device=spec.device,
@@ -48,7 +47,7 @@ def record_of(request: Request, at: Node, *, samples: int = 100, **fields: objec
 
 
 class SimulatedCluster:
-    """See ``jobs.Executor``. Time passes while somebody sleeps or waits for the end of a job, and at no other time."""
+    """See ``jobs.Executor``. Time passes only during sleeps and waits for the end of a job."""
 
     def __init__(
         self,
@@ -57,7 +56,7 @@ class SimulatedCluster:
         lost_at_s: Mapping[str, float] | None = None,
         answer: Callable[[int, Request, Node], bytes | None] | None = None,
     ) -> None:
-        """Take the nodes, how long a job takes, when a node is lost, and what a node answers, None for a record."""
+        """Args: nodes, duration of a job, time of loss by node, and answer of a node (None for a record)."""
         self.now_s = 0.0
         self.starts: list[tuple[float, int, str]] = []
         self._alive = {each.id: each for each in nodes}
@@ -115,7 +114,7 @@ class SimulatedCluster:
         return words
 
     def speaking(self) -> Iterable[tuple[int, str]]:
-        """The jobs that say that they are alive, and their nodes."""
+        """Return the jobs that report to be alive, and their nodes."""
         return self._running.items()
 
     def cancel(self, numbers: Iterable[int]) -> None:
@@ -131,7 +130,7 @@ class SimulatedCluster:
         return list(self._alive.values())
 
     def _place(self) -> None:
-        """Start what waits, in its order, on the nodes that are free and may have it."""
+        """Start waiting jobs in order on free nodes that may run them."""
         left: deque[int] = deque()
         while self._waiting and self._free:
             number = self._waiting.popleft()

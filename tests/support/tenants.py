@@ -26,7 +26,7 @@ sys.stdin.read()
 
 @contextmanager
 def taking_all_but(count: int, freeing_later: int = 0) -> Iterator[Callable[[], int]]:
-    """Another process that holds the card's memory but for so many bytes; what it yields has it free some more."""
+    """Run a process that holds all but ``count`` bytes of the card; yield a function that frees some more."""
     program = [sys.executable, "-c", HOLDS_MEMORY, str(count), str(freeing_later)]
     plain = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}  # every tensor its own cudaMalloc, in steps of 2 MiB
     with subprocess.Popen(program, env=plain, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -1,4 +1,4 @@
-"""Simulated rounds of two variants that take turns: a model of noise, and no measurement."""
+"""Simulated rounds of two interleaved variants: a noise model, without measurements."""
 
 from math import exp
 
@@ -8,7 +8,7 @@ BLOCKS = 8
 
 
 def taken(random, *, new=1.0, between=0.01, within=0.02, shared=0.3, number=1):
-    """Rounds of OLD and NEW: each process, each window, and what both share for a block, differ by so much."""
+    """Return rounds of OLD and NEW with run-to-run variation by process, by window, and by block."""
     rounds = []
     for _ in range(number):
         paces = [1000 * exp(random.gauss(0, between)), 1000 * new * exp(random.gauss(0, between))]
