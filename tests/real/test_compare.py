@@ -107,7 +107,7 @@ def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair):
         "tputfind: too noisy to exclude that it is 3 % slower: resnet50 fp16 nchw eager at batch 8 (the fastest) "
         "(measure in more processes, or on a quiet machine)\n"
     )
-    assert "|| test $? = 7" in (ROOT / "docs" / "comparing.md").read_text()
+    assert "|| test $? = 7" in (ROOT / "docs" / "guide" / "compare.md").read_text()
     assert unwritten.status == 2
 
 

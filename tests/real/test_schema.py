@@ -10,7 +10,7 @@ from support.records import example
 
 from tputfind.record.record import SCHEMA
 
-KEPT = [path for path in record_paths("*/*/*.json") if path.parent.name != "clocks"]
+KEPT = [path for path in record_paths("*/*/*.json") if path.parent.name not in ("clocks", "tune")]
 
 
 @pytest.fixture(scope="module")

@@ -641,6 +641,8 @@ def _input(value: object) -> Input:
 def _mode(value: object) -> str:
     """Return a mode: one of ``MODES``, or ``compile:NAME`` with any backend of ``torch.compile``."""
     word = value.strip() if isinstance(value, str) else ""
+    if word.lower() in MODES:
+        return word.lower()
     if not re.fullmatch(MODE_PATTERN, word):
         raise values.none_of(value, (*MODES, "compile:BACKEND"))
     return word

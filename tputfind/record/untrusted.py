@@ -70,7 +70,7 @@ def wrong_json(data: bytes, error: Exception) -> str:
     if expected := re.fullmatch(r"Expected `([^`]+)`(?:, got `[^`]+`)?(?: of length (>=|<=) (\d+))?", words):
         kinds = " or ".join(_TYPES.get(kind.strip(), kind.strip()) for kind in expected[1].split("|"))
         return f"{where}{kinds}" + (f" with a length {_BOUNDS[expected[2]]} {expected[3]}" if expected[2] else "")
-    if words.startswith(("Invalid enum", "Invalid value")):
+    if words.startswith(("Invalid enum", "Invalid value", "Expected `str` matching regex")):
         return f"{place} is {value}, which is none of the words for it"
     if words.startswith(("Integer value out", "Number out")):
         return f"{place} is {value}, which is out of range"

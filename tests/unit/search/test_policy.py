@@ -2,6 +2,7 @@
 
 import random
 from functools import cache
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -156,7 +157,9 @@ def test_search_under_budget_starts_no_late_trial_and_finishes_started_one(name)
 
     trials = [asked for asked in device.asked if asked.what == "trial"]
     assert all(asked.at_s - asked.seconds <= last_start_s for asked in trials)
-    assert last_start_s < trials[-1].at_s <= last_end_s + 1e-6
+    usual_s = median(asked.seconds for asked in trials if asked.outcome == "fits")
+    latest_s = min(last_start_s, budget_s - 2.5 * usual_s)  # a slow trial would leave no time for a row
+    assert latest_s < trials[-1].at_s <= last_end_s + 1e-6
     assert any(asked.what == "row" for asked in device.asked)
 
 
