@@ -18,8 +18,7 @@ LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
 FEWEST_ROUNDS: Final = 3
 """Fewer rounds do not show their variation."""
 SCATTER: Final = 0.05
-"""Assumed standard deviation of a round's ratio, as a fraction, until a race has ``FEWEST_ROUNDS``; processes of one
-program vary less."""
+"""The standard deviation of a round's ratio that a race assumes until there are ``FEWEST_ROUNDS``; not measured."""
 _FEWEST_BLOCKS: Final = 8
 """Fewer blocks may agree by chance."""
 _WINDOWS_OF_BLOCK: Final = 2

@@ -127,7 +127,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         each.end_within(asked.budget_s)
     progress.about("OLD and NEW")
     progress.doing("looking at both and the device", None)
-    inspections = inspected(asked.specs, children)
+    inspections = inspect_at_once(asked.specs, children)
     old, new = map(as_inspected, asked.specs, inspections)
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
@@ -154,7 +154,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     )
 
 
-def inspected(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
+def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
     """Inspect specs in parallel, since each imports torch for seconds; return their inspections.
 
     Raises:

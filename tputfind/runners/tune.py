@@ -34,7 +34,7 @@ from tputfind.processes.messages import Inspection, Plan
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES, is_compiled
-from tputfind.runners.compare import inspected
+from tputfind.runners.compare import inspect_at_once
 from tputfind.runners.find import in_progress, model_traceback_noted
 from tputfind.runners.sweep import Job, each_recipe, sweep
 from tputfind.session import pickling
@@ -169,7 +169,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     for each in children:
         each.end_within(asked.budget_s)
     progress.doing("looking at the model and the device", None)
-    inspection, _ = inspected([asked.plain] * len(children), children)
+    inspection, _ = inspect_at_once([asked.plain] * len(children), children)
     plain = as_inspected(asked.plain, inspection)
     can = inspection.environment.can
     levels = dict(asked.levels) | ({"device": _core_sets(plain.device)} if can.on_host else {})
@@ -186,12 +186,12 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     def as_variant(spec: Spec, number: int) -> Variant:
         return Variant(spec, batch_size, children[number], can)
 
-    race = _Course(plain, as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
+    race = _Course(plain, levels, as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
     for each in children:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     record, interrupted = None, False
     try:
-        race.run(levels)
+        race.run()
         left_s = begin_s + asked.budget_s - monotonic()
         winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
         for each in children:
@@ -270,9 +270,17 @@ class _Course:
     """A race under way: the leader, and the outcomes of its challengers."""
 
     def __init__(
-        self, plain: Spec, as_variant: Callable[[Spec, int], Variant], until_s: float, progress: Progress
+        self,
+        plain: Spec,
+        levels: Mapping[str, tuple[str, ...]],
+        as_variant: Callable[[Spec, int], Variant],
+        until_s: float,
+        progress: Progress,
     ) -> None:
-        """Args: the first leader, a function that makes the leader (0) or a challenger (1), and the end of the race."""
+        """Take the first leader, the levels of each factor, and the end of the race.
+
+        ``as_variant`` makes the variant of a spec, the leader's with 0, a challenger's with 1.
+        """
         self.leader = plain
         self.contenders = [Contender(spec=plain, outcome="first")]
         self._as_variant = as_variant
@@ -280,17 +288,17 @@ class _Course:
         self._progress = progress
         self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
         self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
-        self._comparisons = 1
+        self._levels = levels
+        self._comparisons = max(1, sum(len(values) - 1 for values in levels.values()))
         self._undecided: dict[int, Duel] = {}
 
-    def run(self, levels: Mapping[str, tuple[str, ...]]) -> None:
+    def run(self) -> None:
         """Let every variant that differs from the leader in one factor challenge it, until none is left.
 
         The remaining time goes to the challengers that are undecided against the leader, the fastest first.
         """
-        self._comparisons = max(1, sum(len(values) - 1 for values in levels.values()))
         met = {self.leader}
-        while (challenger := next(challengers(self.leader, levels, met), None)) is not None:
+        while (challenger := next(challengers(self.leader, self._levels, met), None)) is not None:
             met.add(challenger)
             left = max(1, self._comparisons + 1 - len(met))
             self._meet(challenger, (self._until_s - monotonic()) / left)

@@ -96,8 +96,8 @@ class TrialRunner:
         Raises:
             OutOfTime: the part of ``--budget`` in which trials may start is over.
         """
-        started_s = [trial.seconds for trial in taken if trial.failure is None]
-        self._children.check_start(_NEEDED * median(started_s) if started_s else 0.0)
+        passed_s = [trial.seconds for trial in taken if trial.failure is None]
+        self._children.check_start(_NEEDED * median(passed_s) if passed_s else 0.0)
         question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         allowed_s = self._timeout_s(batch_size, taken, least_s)
