@@ -52,7 +52,7 @@ class Option(NamedTuple):
     def metavar(self) -> str | None:
         """Return the placeholder in help. Choices that begin alike up to a colon become one with ``[:HOW]``."""
         if self.takes is None or isinstance(self.takes, str):
-            return f"[{self.takes}]" if self.bare else self.takes
+            return f"[{self.takes}]" if self.bare else f"{self.takes}[,...]" if self.lists else self.takes
         begins = Counter(choice.partition(":")[0] for choice in self.takes if ":" in choice)
         several = {begin for begin, count in begins.items() if count > 1}
         shown = [

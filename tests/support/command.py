@@ -15,9 +15,8 @@ import pytest
 
 import tputfind
 from tputfind.processes.children import Children
-from tputfind.processes.ranks import children_of
+from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Record
-from tputfind.record.spec import Spec
 
 QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
@@ -68,17 +67,15 @@ def measured(folder: Path, *arguments: object, environment: Mapping[str, str] | 
     return ran.record()
 
 
-class Kept(Children):
+class Kept(Ranks):
     """A server that outlives its commands, so that torch is imported once for all of them."""
 
     def __exit__(self, *_: object) -> None:
         """Keep the server running."""
 
-    def or_another(self, spec: Spec | None = None, **options: Any) -> Children:
-        """Return this server, or a new one if it needs options or several ranks."""
-        if any(options.values()) or (spec is not None and spec.ranks is not None):
-            return Children(**options) if spec is None else children_of(spec, **options)
-        return self
+    def or_another(self, **options: Any) -> Children:
+        """Return this server, or a new one if it needs options."""
+        return Ranks(**options) if any(options.values()) else self
 
     def run(self, folder: Path, *arguments: object) -> Ran:
         """Run the command in this process, as ``run`` does in a process of its own.
@@ -92,7 +89,7 @@ class Kept(Children):
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
             patch.setenv("COLUMNS", ENVIRONMENT["COLUMNS"])
             patch.setattr(sys, "argv", ["tputfind", *map(str, arguments)])
-            patch.setattr("tputfind.commands.run.children_of", self.or_another)
+            patch.setattr("tputfind.commands.run.Ranks", self.or_another)
             for name in ("clocks", "devices", "forecast", "models"):
                 patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), "Children", self.or_another)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -105,5 +102,5 @@ class Kept(Children):
     def find(self, *models: object, **options: Any) -> Any:
         """Run ``tputfind.find`` with this server."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tputfind.runners.find.children_of", self.or_another)
+            patch.setattr("tputfind.runners.find.Ranks", self.or_another)
             return tputfind.find(*models, **options)

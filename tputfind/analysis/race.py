@@ -19,9 +19,11 @@ from tputfind.record.types import Amount, Count
 
 Goal = Literal["throughput", "latency"]
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
+Levels = Mapping[str, tuple[str | int, ...]]
+"""The values of each factor, by its field of ``Spec``."""
 REGRET: Final = 0.02
 """A variant that cannot be faster by more than this fraction gets no further rounds."""
-FACTORS: Final = ("dtype", "layout", "device", "mode")
+FACTORS: Final = ("dtype", "layout", "instances", "device", "mode")
 """The factors of variants, in the order in which they are varied; compilation takes longest and comes last."""
 
 
@@ -80,6 +82,11 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return [one for one in self.contenders if one.outcome == "untried"]
 
 
+def batch_of(spec: Spec, batch_size: int) -> int:
+    """Return the batch size of each instance of a variant that races at ``batch_size``, which they share."""
+    return max(batch_size // spec.instances // spec.granularity, 1) * spec.granularity
+
+
 def is_settled(judgement: Judgement) -> bool:
     """Return whether NEW is certainly faster, or certainly not faster by more than ``REGRET``."""
     if judgement.low is None or judgement.high is None:
@@ -96,7 +103,7 @@ def outcome_of(judgement: Judgement) -> Outcome:
     return "behind" if judgement.high < 1 else "not_faster"
 
 
-def challengers(leader: Spec, levels: Mapping[str, tuple[str, ...]], met: set[Spec]) -> Iterator[Spec]:
+def challengers(leader: Spec, levels: Levels, met: set[Spec]) -> Iterator[Spec]:
     """Yield the variants that differ from the leader in one factor and have not raced yet, the cheapest first.
 
     The factors hardly interact, so they are varied one at a time instead of in all combinations. Levels that have not

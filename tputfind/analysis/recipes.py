@@ -23,7 +23,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import DTYPES, LAYOUTS, MODES
 from tputfind.stats import percentile
 
-LISTED: Final = "dtype", "layout", "mode"
+LISTED: Final = "dtype", "layout", "mode", "instances"
 """The options that take several values, separated by commas."""
 Part = Literal["layout", "mode"]
 _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
@@ -62,7 +62,7 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     def simplicity(one: tuple[Record, Row]) -> tuple[int, ...]:
         spec = one[0].spec
         mode = MODES.index(spec.mode) if spec.mode in MODES else len(MODES)
-        return mode, DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
+        return mode, spec.instances, DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
 
     return min(_alike(records), key=simplicity, default=None)
 

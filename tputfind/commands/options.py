@@ -190,7 +190,7 @@ REPORT: Final = (
 _VARIANTS: Final = tuple(
     option._replace(lists=_NAMED[option.name].lists and option.name != "device")
     for option in _measuring(
-        *("mode", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
+        *("mode", "instances", "phase", "optimizer", "clip", "accumulate", "grad_checkpoint"),
         *("allocator", "memory_limit", "trial_timeout"),
     )
 )

@@ -16,7 +16,7 @@ from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.processes import cores
 from tputfind.processes.children import Children
-from tputfind.processes.ranks import children_of
+from tputfind.processes.ranks import Ranks
 from tputfind.record import files
 from tputfind.record.identity import Question
 from tputfind.record.record import Record
@@ -159,6 +159,8 @@ def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) ->
         BadRequest: the list is invalid, or there are no devices to compare.
     """
     device = options.get("device")
+    if all_busy and options.get("instances"):
+        raise BadRequest("--all-busy keeps every device busy with one copy: leave --instances out")
     if options.get("gpus") or options.get("parallel"):  # one job on all of them
         if each or all_busy:
             raise BadRequest("--each and --all-busy measure devices one by one: leave --gpus and --parallel out")
@@ -243,13 +245,13 @@ def _children(request: Request) -> Children:
     Raises:
         BadRecord: the record's cores are invalid.
     """
-    spec, resumed = request.job.specs[0], request.job.resumed
+    resumed = request.job.resumed
     kept_to = None if resumed is None else resumed[0].environment.cores
     if kept_to is None:
-        return children_of(spec, trust_model_file=request.trust_model_file)
+        return Ranks(trust_model_file=request.trust_model_file)
     try:
         kept = cores.read(kept_to) & cores.here()
-        return children_of(spec, trust_model_file=request.trust_model_file, cores=kept)
+        return Ranks(trust_model_file=request.trust_model_file, cores=kept)
     except ValueError:
         raise BadRecord(f"the record names no cores: {echoed(kept_to)}") from None
 

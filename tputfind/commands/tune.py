@@ -9,7 +9,7 @@ from rich.console import Console
 from tputfind.commands.console import Given, finish, stop_signals, typed
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import Interrupted
-from tputfind.processes.children import Children
+from tputfind.processes.ranks import Ranks
 from tputfind.record import files
 from tputfind.record.identity import Question
 from tputfind.report.outputs import check_places, forms
@@ -32,7 +32,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     asked = tune.read_asked(model, options, goal, folder, typed())
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((asked.plain,)))
     with stop_signals() as ignore_signals, ExitStack() as stack:
-        both = [stack.enter_context(Children(trust_model_file=trust)) for _ in range(2)]
+        both = [stack.enter_context(Ranks(trust_model_file=trust)) for _ in range(2)]
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
         race = tune.measure(asked, (both[0], both[1]), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal

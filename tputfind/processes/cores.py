@@ -66,15 +66,16 @@ def text(cores: Collection[int]) -> str:
 
 
 def split(cores: frozenset[int], parts: int) -> list[frozenset[int]]:
-    """Split cores into parts; the threads of one physical core stay together.
+    """Split cores into parts; the threads of one physical core stay together if there are as many physical cores.
 
-    If there are fewer physical cores than parts, each part has all cores.
+    If there are fewer cores than parts, each part has all cores.
     """
     physical = list(dict.fromkeys(_siblings(core) & cores for core in sorted(cores)))
-    if len(physical) < parts:
+    units = physical if len(physical) >= parts else [frozenset({core}) for core in sorted(cores)]
+    if len(units) < parts:
         return [cores] * parts
-    ends = [len(physical) * number // parts for number in range(parts + 1)]
-    return [frozenset().union(*physical[low:high]) for low, high in pairwise(ends)]
+    ends = [len(units) * number // parts for number in range(parts + 1)]
+    return [frozenset().union(*units[low:high]) for low, high in pairwise(ends)]
 
 
 def _siblings(core: int) -> frozenset[int]:

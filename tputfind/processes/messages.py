@@ -183,13 +183,15 @@ Question = (
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """The rank of a process in a job of ``size`` processes, and the ``folder`` in which the ranks meet.
 
-    ``device`` is the name as the user gave it; without a number it is the same for all ranks.
+    ``device`` is the name as the user gave it; without a number it is the same for all ranks. ``instances`` share it,
+    and do not communicate.
     """
 
     rank: int
     size: int
     device: str
     folder: str
+    instances: bool = False
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Condition, Thread
 from time import sleep
 from types import MappingProxyType
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,8 +19,8 @@ from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
 from tputfind.processes import beats, failures
 from tputfind.processes.beats import Beat
 from tputfind.processes.children import Answer, ChildFailed, Children
-from tputfind.processes.cores import here, is_host
-from tputfind.processes.messages import Diagnosis, Group, Inspection, ListDevices, Question, Timed
+from tputfind.processes.cores import here, is_host, of_device
+from tputfind.processes.messages import Diagnosis, Group, Inspection, ListDevices, Question, Timed, Turn
 from tputfind.record.environment import Environment, RankDevice
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
@@ -31,18 +31,10 @@ _PATIENCE_S: Final = 60.0
 """Time in seconds for the other ranks to answer after rank 0, if the question sets none."""
 
 
-def children_of(
-    spec: Spec, *, trust_model_file: bool, live: IO[bytes] | None = None, cores: frozenset[int] | None = None
-) -> Children:
-    """Return the ``Children`` of a spec: one process per question, or one per rank of its job."""
-    made = Ranks if spec.ranks is not None else Children
-    return made(trust_model_file=trust_model_file, live=live, cores=cores)
-
-
 class Ranks(Children):
-    """Sends every question to as many processes as the spec has ranks; they form a torch process group.
+    """Sends every question to as many processes as its spec has ranks or instances; ranks form a torch process group.
 
-    A failure of one rank fails the job: all ranks are ended at once. This object is rank 0, which starts the steps.
+    A failure of one process fails the job: all are ended at once. This object is rank 0, which starts the steps.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -51,10 +43,12 @@ class Ranks(Children):
         self._options = MappingProxyType(options)
         self._others: list[Children] = []
         self._numbers = itertools.count()
+        self._checked: set[tuple[str, int]] = set()
 
     @property
-    def server_pid(self) -> None:
-        """None: a job's processes have several servers."""
+    def server_pid(self) -> int | None:
+        """None for a job of several processes, which have several servers."""
+        return None if self._others else super().server_pid
 
     def close(self) -> None:
         """End the servers of all ranks, and every child."""
@@ -86,18 +80,22 @@ class Ranks(Children):
         if spec is None or size is None:
             yield from super().ask(question, answer_type, timeout_s, gate, group)
             return
-        if len(self._others) < size - 1:
+        if (spec.device, size) not in self._checked:
             self._check_devices(spec, size)
+            self._checked.add((spec.device, size))
         while len(self._others) < size - 1:
             other = Children(**self._options)
             for package in self._imports:
                 other.preload(package)
             self._others.append(other)
         folder = self._meeting_place(size)
-        job = _Job(self, timeout_s, folder, size)
+        job = _Job(self, timeout_s, folder, spec)
         try:
             names = spec.devices if len(spec.devices) == size else spec.devices * size
-            members = [Group(rank=rank, size=size, device=name, folder=str(folder)) for rank, name in enumerate(names)]
+            members = [
+                Group(rank=rank, size=size, device=name, folder=str(folder), instances=spec.instances > 1)
+                for rank, name in enumerate(names)
+            ]
             for member, other in zip(members[1:], self._others, strict=False):
                 job.begin(other, question, answer_type, member)
             yield from job.answers(super().ask(question, answer_type, timeout_s, gate, members[0]))
@@ -110,10 +108,17 @@ class Ranks(Children):
         listed = [one.device for one in super().ask(ListDevices(), Environment)]
         accelerators = [name for name in listed if not is_host(name)]
         on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
-        count = len(here()) if on_host else len(accelerators)
+        if spec.instances > 1 and not on_host:
+            raise NoSuchDevice(
+                f"--instances {size} divides the cores of a CPU, and {spec.device} is none",
+                "--device cpu runs them; --device all --all-busy runs a copy on each accelerator",
+            )
+        given = spec.device if spec.instances > 1 else "cpu"
+        count = len(of_device(given) or here()) if on_host else len(accelerators)
         if count < size:
-            what = "cores" if on_host else "accelerators"
-            raise NoSuchDevice(f"{size} ranks take as many {what}, and {count} are here", _LISTS)
+            who, what = "instances" if spec.instances > 1 else "ranks", "cores" if on_host else "accelerators"
+            there = "is 1" if count == 1 else f"are {count}"
+            raise NoSuchDevice(f"{size} {who} take as many {what}, and there {there}", _LISTS)
 
     def _meeting_place(self, size: int) -> Path:
         """Make the folder in which the ranks of a question meet.
@@ -126,6 +131,7 @@ class Ranks(Children):
         folder.mkdir(parents=True)
         for rank in range(1, size):
             os.mkfifo(folder / f"{rank}")
+            os.mkfifo(folder / f"{rank}-back")
         return folder
 
 
@@ -135,11 +141,12 @@ class _Job:
     The calling thread reads the answers of rank 0; each other rank has its own thread.
     """
 
-    def __init__(self, leader: Children, timeout_s: float | None, folder: Path, size: int) -> None:
+    def __init__(self, leader: Children, timeout_s: float | None, folder: Path, spec: Spec) -> None:
         self._leader = leader
         self._timeout_s = timeout_s
         self._folder = folder
-        self._size = size
+        self._spec = spec
+        self._size = spec.ranks or 1
         self._changed = Condition()
         self._others: dict[int, Children] = {}
         self._threads: list[Thread] = []
@@ -186,7 +193,8 @@ class _Job:
         with closing(leading):
             try:
                 for answer in leading:
-                    if isinstance(answer, Timed) and answer.window is not None:
+                    window = isinstance(answer, Timed) and answer.window is not None
+                    if window or (isinstance(answer, Turn) and answer.failure is None):  # of rank 0 alone
                         yield answer
                         continue
                     failed = _failure_in(answer) is not None  # the others may wait for rank 0 in vain
@@ -200,7 +208,7 @@ class _Job:
                 failing = self._first_failed_answer(number)
                 if self._failed is None and failing is not None:  # rank 0 was ended for it
                     rank, answer = failing
-                    yield _named(answer, rank)
+                    yield _named(answer, self._who(rank))
                     return
                 self._raise_failure()
                 raise ChildFailed(self._add_slow_rank(death.failure, 0)) from None
@@ -241,7 +249,7 @@ class _Job:
         """
         last = beats.latest(beats.read(self._folder, self._size), range(self._size))
         if failure.kind != "timeout" or last is None:
-            return _add_rank_to_failure(failure, rank)
+            return _add_name_to_failure(failure, self._who(rank))
         message = f"{failure.message}: rank {last} hangs or is slow, and the others wait in a collective for it"
         return msgspec.structs.replace(failure, message=message)
 
@@ -283,14 +291,17 @@ class _Job:
                 return rank, said[number]
         return None
 
+    def _who(self, rank: int) -> str:
+        return f"{'instance' if self._spec.instances > 1 else 'rank'} {rank}"
+
     def _raise_failure(self) -> None:
         if self._failed is None:
             return
         rank, error = self._failed
         if isinstance(error, ChildFailed):
-            raise ChildFailed(_add_rank_to_failure(error.failure, rank)) from None
+            raise ChildFailed(_add_name_to_failure(error.failure, self._who(rank))) from None
         if isinstance(error, TputfindError):
-            raise type(error)(f"{error.message} (rank {rank})", error.hint, error.traceback) from None
+            raise type(error)(f"{error.message} ({self._who(rank)})", error.hint, error.traceback) from None
         raise error
 
     def _whole(self, answer: Any, number: int) -> Any:
@@ -303,15 +314,18 @@ class _Job:
                     f"the ranks make batches of unlike samples or sizes: {told}",
                     "make as many samples as the batch size on every rank",
                 )
-            environment = msgspec.structs.replace(
-                answer.environment, others=tuple(_device_of(other.environment) for other in others)
-            )
-            return msgspec.structs.replace(answer, environment=environment)
+            seen = answer.environment
+            if self._spec.instances == 1:
+                whole = msgspec.structs.replace(seen, others=tuple(_device_of(other.environment) for other in others))
+            else:  # each has a part of the same device
+                device = seen.device if self._spec.device == "auto" else self._spec.device
+                whole = msgspec.structs.replace(seen, device=device, cpu_count=len(of_device(device) or here()))
+            return msgspec.structs.replace(answer, environment=whole)
         if _failure_in(answer) is not None:
-            return _named(answer, 0)
+            return _named(answer, self._who(0))
         failing = self._first_failed_answer(number)
         if failing is not None:
-            return _named(failing[1], failing[0])
+            return _named(failing[1], self._who(failing[0]))
         return with_peaks_of(answer, others)
 
 
@@ -337,17 +351,19 @@ def _failure_in(answer: Any) -> Failure | None:
     return getattr(_part_of(answer)[1], "failure", None)
 
 
-def _named(answer: Any, rank: int) -> Any:
-    """Return an answer with its rank added to the failure's message."""
+def _named(answer: Any, who: str) -> Any:
+    """Return an answer with the name of its process added to the failure's message."""
     name, part = _part_of(answer)
-    return _replace_part(answer, name, msgspec.structs.replace(part, failure=_add_rank_to_failure(part.failure, rank)))
+    return _replace_part(answer, name, msgspec.structs.replace(part, failure=_add_name_to_failure(part.failure, who)))
 
 
-def _add_rank_to_failure(failure: Failure, rank: int) -> Failure:
-    """Return a failure with its rank in the message; in a time-out of rank 0, any rank may be the slow one."""
-    if failure.kind == "timeout" and rank == 0:
-        return msgspec.structs.replace(failure, message=f"{failure.message}: a rank hangs, or all are slow")
-    return msgspec.structs.replace(failure, message=f"rank {rank}: {failure.message}")
+def _add_name_to_failure(failure: Failure, who: str) -> Failure:
+    """Return a failure with the name of its process in the message; in a time-out of rank 0, any may be slow."""
+    if failure.kind == "timeout" and who.endswith(" 0"):
+        return msgspec.structs.replace(
+            failure, message=f"{failure.message}: one of the {who[:-2]}s hangs, or all are slow"
+        )
+    return msgspec.structs.replace(failure, message=f"{who}: {failure.message}")
 
 
 _PEAKS: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "allocator_retries")

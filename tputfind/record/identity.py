@@ -16,9 +16,11 @@ from tputfind.record.spec import Spec, as_found
 def name_of(spec: Spec) -> str:
     """Name the recipe of a spec: ``fp16 nhwc compile``; ``own step`` for a step of the user's own.
 
-    On several devices it ends with ``ddp x2``.
+    On several devices it ends with ``ddp x2``, and for several instances with ``instances=2``.
     """
     ranks = [] if spec.ranks is None else [*filter(None, [spec.parallel]), f"x{spec.ranks}"]
+    if spec.instances > 1:
+        ranks = [f"instances={spec.instances}"]
     words = ["own step"] if spec.phase == "step" else [spec.dtype, spec.layout, spec.mode]
     return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks])
 

@@ -130,6 +130,17 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     """The ranks of a job; None if there are no ranks, or as many as ``device`` names."""
+    instances: Annotated[
+        Annotated[int, Meta(ge=1, le=MOST_RANKS)],
+        TOLD,
+        Option(
+            HOW,
+            "run N copies of the model at once, each on its part of the CPU's cores; batch sizes are those of each",
+            "N",
+            partial(values.whole, most=MOST_RANKS),
+            lists=True,
+        ),
+    ] = 1
     phase: Annotated[
         Phase, WORK, Option(WHAT, "measure inference, or training: forward, loss, backward, optimizer step", PHASES)
     ] = "infer"
@@ -400,13 +411,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> int | None:
-        """The ranks of the job, one per device; None without a group of processes."""
+        """The processes that run together, one per device or instance; None without a group of processes."""
+        if self.instances > 1:
+            return self.instances
         return self.gpus or (None if self.parallel is None else len(self.devices))
 
     @property
     def device_count(self) -> int:
         """How many devices run the model together."""
-        return self.ranks or 1
+        return 1 if self.instances > 1 else self.ranks or 1
+
+    @property
+    def memory_of_each_bytes(self) -> int | None:
+        """The requested memory limit of each process: instances share one device."""
+        return None if self.memory_limit_bytes is None else self.memory_limit_bytes // self.instances
 
     @property
     def mode_and_phase(self) -> tuple[str, ...]:
@@ -575,10 +593,23 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
         yield f"--parallel {spec.parallel} trains: add --phase train"
     if spec.parallel is not None and spec.device_count == 1:
         yield f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2"
-    if spec.ranks is not None and spec.mode != "eager":
+    if spec.instances > 1 and (spec.gpus is not None or spec.parallel is not None):
+        yield "--instances are copies that work by themselves: leave --gpus and --parallel out"
+    if spec.instances > (count := _named_cores(spec.device) or MOST_RANKS):
+        yield f"--instances {spec.instances} takes as many cores, and --device {spec.device} has {count}"
+    if spec.ranks is not None and spec.instances == 1 and spec.mode != "eager":
         yield f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own"
-    if spec.ranks is not None and spec.transfer != "none":
+    if spec.device_count > 1 and spec.transfer != "none":
         yield "--transfer is for one device"
+
+
+def _named_cores(device: str) -> int:
+    """Return the number of cores that a device such as ``cpu:0-3+8`` names; 0 if it names none."""
+    found = _DEVICE.fullmatch(device)
+    if not found or found[1] or "node" in device:
+        return 0
+    ranges = (one.partition("-") for one in re.findall(_CORES, device))
+    return sum(int(high or low) - int(low) + 1 for low, _, high in ranges)
 
 
 def _image_size(value: object) -> int:

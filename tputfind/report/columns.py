@@ -215,6 +215,7 @@ COLUMNS: Final = (
     Column("samples_per_step", "Int64", lambda _, row: row.samples_per_step),
     _known("parallel", "string", lambda record, _: record.spec.parallel),
     _known("ranks", "Int64", lambda record, _: record.spec.device_count),
+    _known("instances", "Int64", lambda record, _: record.spec.instances),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),
 )
 """In the order of the CSV. New columns are added at the end."""

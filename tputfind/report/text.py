@@ -63,10 +63,11 @@ def title(record: Record) -> str:
     times = f", {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
     work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
-    several = spec.device_count > 1
-    where = f"{spec.device_count} x {device_of(record)}" if several else device_of(record)
-    each = " each; batch sizes are those of one" if several else ""
-    return f"{work} on {where}{size}{each}{copies}{times}{busy}"
+    several = spec.ranks is not None and spec.ranks > 1
+    where = f"{spec.device_count} x {device_of(record)}" if spec.device_count > 1 else device_of(record)
+    shared = f", shared by {spec.instances} instances" if spec.instances > 1 else ""
+    each = f"{' each' if spec.device_count > 1 else ''}; batch sizes are those of one" if several else ""
+    return f"{work} on {where}{size}{shared}{each}{copies}{times}{busy}"
 
 
 def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:

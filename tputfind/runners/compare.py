@@ -16,6 +16,7 @@ from tputfind.analysis.compare import TOLERANCE, Comparison, checked_tolerance
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection
+from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.runners.find import in_progress, model_traceback_noted
@@ -57,7 +58,7 @@ def read_asked(models: Sequence[str], options: dict[str, object], tolerance: flo
             f"--run compares two, and {len(specs)} are asked for",
             "name OLD and NEW, or one model and two recipes, such as --mode eager,compile",
         )
-    if any(spec.ranks is not None for spec in specs):
+    if any(spec.gpus is not None or spec.parallel is not None for spec in specs):
         raise BadRequest("--run compares on one device: leave --gpus and --parallel out")
     return Asked((specs[0], specs[1]), checked_tolerance(tolerance), fail_slower)
 
@@ -111,7 +112,7 @@ def compare(
     asked = read_asked(names, options, tolerance, share)
     with in_progress(progress) as told, model_traceback_noted(), ExitStack() as stack:
         files = [stack.enter_context(pickling.pickled(model, inputs)) for model in models]
-        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for file in files]
+        both = [stack.enter_context(Ranks(trust_model_file=trust_model_file, live=file)) for file in files]
         return measure(asked, (both[0], both[1]), told)
 
 

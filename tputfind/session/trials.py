@@ -332,12 +332,12 @@ def _check_others(spec: Spec, others_bytes: int | None) -> None:
 def _limit_bytes(spec: Spec, environment: Environment) -> int | None:
     """Return the memory limit of trials and rows in bytes, the same for the whole run; None for no limit.
 
-    Host memory is limited to its free bytes per device by default, if the device supports a limit.
+    Host memory is limited to its free bytes per process by default, if the device supports a limit.
     """
     free_bytes = environment.memory_free_bytes
     if spec.memory_limit_bytes is not None or not environment.can.memory_limit or environment.can.own_memory:
-        return spec.memory_limit_bytes
-    return None if free_bytes is None else free_bytes // spec.device_count
+        return spec.memory_of_each_bytes
+    return None if free_bytes is None else free_bytes // (spec.ranks or 1)
 
 
 def _lowered_bytes(spec: Spec, environment: Environment) -> int | None:

@@ -181,7 +181,7 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
 
 
 def _run_trial(asked: TryBatch, listener: _Told) -> _Tried:
-    limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
+    limit_bytes = asked.memory_limit_bytes or asked.spec.memory_of_each_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = opened(asked.spec, asked.can)
     loaded: _Loaded | None = None
@@ -270,7 +270,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
         start, met_s = perf_counter(), listener.met_s
         try:
             if workload is None:
-                limit_bytes = asked.memory_limit_bytes or asked.spec.memory_limit_bytes
+                limit_bytes = asked.memory_limit_bytes or asked.spec.memory_of_each_bytes
                 device.limit_memory(limit_bytes, by_module=mode_named(asked.spec.mode).as_it_is)
                 workload = make_workload(asked.spec, device.torch_device, listener.doing)
             timed = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
@@ -355,10 +355,13 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
     spec, size = asked.spec, asked.batch_size
     device = opened(spec, asked.can)
     try:
-        device.limit_memory(spec.memory_limit_bytes, by_module=mode_named(spec.mode).as_it_is)
+        device.limit_memory(spec.memory_of_each_bytes, by_module=mode_named(spec.mode).as_it_is)
         workload = make_workload(spec, device.torch_device, listener.doing)
         with gradients(spec):
             loaded = _load(spec, device, workload, size)
+            if not ranks.leads():
+                _follow(device, loaded.work)
+                return
             take = turns(device, loaded.work.holding(), loaded.stopwatch, listener.busy, asked.window_s)
             output = None
             if asked.number == 0:
@@ -371,19 +374,21 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
             yield ready
             while listener.has_turn():
                 yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take()))
+            ranks.end_turns()
             _check_still(spec, loaded)
             device.check_limit()
     except TputfindError:
         raise
     except BaseException as error:  # as above
+        ranks.wait_if_lost(error)
         yield Turn(failure=failure_of(error, device, size, None, spec.smallest_batch))
 
 
 def _samples(workload: Workload | OwnStep, batch_size: int) -> int | None:
     """Return the number of samples per step over all processes of a job; None if it is the batch size."""
-    _, size = ranks.rank_and_size()
+    count = ranks.process_count()
     samples = workload.samples(batch_size)
-    return samples if size == 1 else size * (samples or batch_size)
+    return samples if count == 1 else count * (samples or batch_size)
 
 
 def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:

@@ -100,7 +100,7 @@ def inspect(spec: Spec) -> Inspection:
         failure = of_exception(error, Circumstances())
         if failure.kind == "out_of_memory":
             raise NothingFits(f"{spec.model} cannot be built: {failure.message}", _TOO_LARGE) from None
-        hint = _GROUP_IS_UP if spec.ranks is not None and _TWICE in failure.message else ""
+        hint = _GROUP_IS_UP if spec.gpus is not None and _TWICE in failure.message else ""
         raise ModelFailed(f"{spec.model} cannot be built: {failure.message}", hint, failure.traceback) from None
 
 
@@ -132,9 +132,9 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
         settings = workload.settings
     else:
         shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
-    if spec.ranks is not None and spec.parallel is None and spec.phase != "step":
+    if spec.gpus is not None and spec.parallel is None and spec.phase != "step":
         raise BadRequest(
-            f"--gpus {spec.ranks}: {spec.model} is a model, and nothing says how it runs on several devices",
+            f"--gpus {spec.gpus}: {spec.model} is a model, and nothing says how it runs on several devices",
             "--phase train --parallel ddp trains it so; a step of your own may do what it likes",
         )
     return Inspection(

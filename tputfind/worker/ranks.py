@@ -1,7 +1,8 @@
 """One process of a job of several: torch's process group, and the turns of steps.
 
 Rank 0 measures. Before each of its steps it signals the other ranks, which run one step per signal. So all ranks run
-the same number of steps, though rank 0 decides on the number while it measures.
+the same number of steps, though rank 0 decides on the number while it measures. Instances have no process group, so
+that rank 0 also waits for those that are ``_AHEAD`` steps behind: its times are then those of the slowest.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from tputfind.worker.devices.accelerator import kind_here
 from tputfind.worker.loops import Work
 
 _STEP, _END = b"s", b"e"
+_AHEAD: Final = 8
+"""Maximum number of steps that an instance is behind rank 0: a short disturbance of one does not hold up the others."""
 _PEERS_SPEAK_S: Final = 5.0
 """Seconds that a process waits after it has lost another one.
 
@@ -53,17 +56,29 @@ class _Member:
     def __init__(self, group: Group) -> None:
         self.rank, self.size = group.rank, group.size
         self.device = group.device
+        self.are_instances = group.instances
         self._folder = Path(group.folder)
         self._pipes: list[int] = []
+        self._back: list[int] = []
         self._has_joined = False
         self._steps = self._before = 0
         self._at_work = False
 
     def join(self, device: torch.device) -> None:
-        """Initialise torch's process group on a device at the first call."""
+        """Initialise torch's process group on a device at the first call; instances have none."""
         if self._has_joined:
             return
         self._has_joined = True
+        if not self.are_instances:
+            self._init_process_group(device)
+        others = range(1, self.size) if self.rank == 0 else (self.rank,)
+        ours, theirs = (os.O_WRONLY, os.O_RDONLY) if self.rank == 0 else (os.O_RDONLY, os.O_WRONLY)
+        for rank in others:
+            self._pipes.append(os.open(f"{self._folder}/{rank}", ours))
+            if self.are_instances:
+                self._back.append(os.open(f"{self._folder}/{rank}-back", theirs))
+
+    def _init_process_group(self, device: torch.device) -> None:
         names = {"RANK": self.rank, "LOCAL_RANK": self.rank, "WORLD_SIZE": self.size, "LOCAL_WORLD_SIZE": self.size}
         os.environ.update({name: f"{value}" for name, value in names.items()})
         torch.get_device_module(device).set_device(device)
@@ -74,10 +89,6 @@ class _Member:
             world_size=self.size,
             timeout=_TIMEOUT,
         )
-        if self.rank:
-            self._pipes = [os.open(f"{self._folder}/{self.rank}", os.O_RDONLY)]
-        else:
-            self._pipes = [os.open(f"{self._folder}/{rank}", os.O_WRONLY) for rank in range(1, self.size)]
 
     def beat(self) -> None:
         """Start a thread that writes the state of this process regularly, also while a collective waits.
@@ -110,11 +121,20 @@ class _Member:
             self.rest()
             if os.read(self._pipes[0], 1) != _STEP:
                 raise _TurnsOver
+            for pipe in self._back:
+                os.write(pipe, _STEP)
         else:
             self.tell(_STEP)
+            if self._steps == 0 or self._steps > _AHEAD:  # all begin together
+                self._wait_for_others()
         self._before = _collectives()
         self._steps += 1
         self._at_work = True
+
+    def _wait_for_others(self) -> None:
+        """Wait until every instance has begun one more step."""
+        if not all(os.read(pipe, 1) for pipe in self._back):
+            raise PeerLost("another instance has ended")
 
     def rest(self) -> None:
         """Note that no step is running."""
@@ -146,9 +166,10 @@ def begin(group: Group | None) -> None:
     if group is None:
         return
     _member[:] = [_Member(group)]
-    whole_host = cores.is_host(group.device) and cores.of_device(group.device) is None
-    if whole_host or (group.device == "auto" and kind_here() is None):
-        mine = cores.split(cores.here(), group.size)[group.rank]
+    named = cores.of_device(group.device)
+    whole_host = cores.is_host(group.device) and named is None
+    if whole_host or group.instances or (group.device == "auto" and kind_here() is None):
+        mine = cores.split(named or cores.here(), group.size)[group.rank]
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, mine)
         if "OMP_NUM_THREADS" not in os.environ:
@@ -157,8 +178,13 @@ def begin(group: Group | None) -> None:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return the rank of this process and the number of processes: 0 and 1 without a group."""
-    return (_member[0].rank, _member[0].size) if _member else (0, 1)
+    """Return the rank of this process and the number of ranks: 0 and 1 without a process group."""
+    return (_member[0].rank, _member[0].size) if _member and not _member[0].are_instances else (0, 1)
+
+
+def process_count() -> int:
+    """Return the number of processes that work at once, ranks or instances."""
+    return _member[0].size if _member else 1
 
 
 def device_of(spec: Spec) -> str:
@@ -167,6 +193,8 @@ def device_of(spec: Spec) -> str:
         return spec.device
     member = _member[0]
     kind = kind_here() if member.device in ("auto", "accelerator") else member.device
+    if member.are_instances:
+        return member.device if kind is not None and not cores.is_host(kind) else "cpu"
     if kind is None or cores.is_host(kind) or ":" in kind:
         return member.device
     return f"{kind}:{member.rank}"

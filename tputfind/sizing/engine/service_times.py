@@ -190,6 +190,11 @@ def service_times_of(
         raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")
     if (count := record.spec.device_count) > 1:
         raise BadRequest(f"the record of {record.spec.model} is of {count} devices that share one model")
+    if (count := record.spec.instances) > 1:
+        raise BadRequest(
+            f"the record of {record.spec.model} is of {count} instances that share a device",
+            "measure one instance on its part of the cores, such as --device cpu:0-3, and plan with that",
+        )
     rows = timed_rows(record)
     if not rows:
         raise BadRequest(

@@ -1,0 +1,63 @@
+"""Models for several instances: one that sleeps, one that takes much memory, and one that fails on the second core."""
+
+import os
+import time
+
+import torch
+from torch import nn
+
+
+class Sleeps(nn.Module):
+    """Takes 5 ms per sample on any number of cores."""
+
+    def forward(self, x):
+        time.sleep(0.005 * len(x))
+        return 2 * x
+
+
+class Grows(nn.Module):
+    """Returns 16 000 bytes per sample."""
+
+    def forward(self, x):
+        return x.repeat(1, 1000)
+
+
+class FailsOnSecond(nn.Module):
+    """Fails, dies or hangs in the process that runs on the last core."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def forward(self, x):
+        if max(os.sched_getaffinity(0)) == os.cpu_count() - 1:
+            if self.how == "raises":
+                raise ValueError("had enough")
+            if self.how == "dies":
+                os._exit(3)
+            time.sleep(600)
+        return 2 * x
+
+
+def samples(batch):
+    return torch.randn(batch, 4)
+
+
+def sleeps():
+    return Sleeps(), samples
+
+
+def grows():
+    return Grows(), samples
+
+
+def raises():
+    return FailsOnSecond("raises"), samples
+
+
+def dies():
+    return FailsOnSecond("dies"), samples
+
+
+def hangs():
+    return FailsOnSecond("hangs"), samples
