@@ -19,7 +19,7 @@ from tputfind.analysis.answers import (
     largest_of,
     rate_ratio_interval,
 )
-from tputfind.analysis.turns import FEWEST_ROUNDS, Turns
+from tputfind.analysis.turns import FEWEST_ROUNDS, Scatter, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
 from tputfind.record.identity import name_of
@@ -197,7 +197,7 @@ class Tried(NamedTuple):
     failure: Failure | None = None
 
 
-def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: float | None = None) -> Judgement:
+def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: Scatter | None = None) -> Judgement:
     """Return the judgement of a batch size of two variants that were timed in turn; see ``Turns.interval``."""
     turns, failure = tried.turns, tried.failure
     old_per_s, new_per_s = turns.rate_per_s(0), turns.rate_per_s(1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import exp, hypot, log, pi, sqrt
 from random import Random
-from statistics import NormalDist, fmean, median, quantiles, stdev
-from typing import Final
+from statistics import NormalDist, fmean, median, quantiles, stdev, variance
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,12 +17,25 @@ LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
 """Numbers of rounds after which the verdict is tested."""
 FEWEST_ROUNDS: Final = 3
 """Fewer rounds do not show their variation."""
-SCATTER: Final = 0.05
-"""The standard deviation of a round's ratio that a race assumes until there are ``FEWEST_ROUNDS``; not measured."""
 _FEWEST_BLOCKS: Final = 8
 """Fewer blocks may agree by chance."""
 _WINDOWS_OF_BLOCK: Final = 2
 """Windows of each variant in a block: one in the forward order, and one in the reverse order."""
+
+
+class Scatter(NamedTuple):
+    """How far rounds differ: the standard deviation of the log ratio of two variants, and its degrees of freedom.
+
+    There are 0 degrees of freedom if it is assumed.
+    """
+
+    deviation: float
+    freedom: int = 0
+
+
+ASSUMED: Final = Scatter(0.05)
+"""The scatter that a race assumes until it can be estimated."""
+_FEWEST_FREEDOM: Final = 3
 
 
 class Round(msgspec.Struct, frozen=True):
@@ -50,7 +63,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         values = [median(_log_ratios(one, variant, to)) for one in self.rounds]
         return exp(fmean(values)) if values else None
 
-    def interval(self, variant: int, to: int, comparisons: int = 1, scatter: float | None = None) -> Interval | None:
+    def interval(self, variant: int, to: int, comparisons: int = 1, scatter: Scatter | None = None) -> Interval | None:
         """Return the interval of that ratio; None with fewer than ``FEWEST_ROUNDS`` unless ``scatter`` is given.
 
         A round is one observation: the median, over its blocks, of the logarithm of the ratio of two throughputs
@@ -64,22 +77,35 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
             variant: the variant in the numerator.
             to: the variant in the denominator.
             comparisons: the number of intervals that hold together.
-            scatter: the assumed standard deviation of a round's ratio, as a fraction, if there are too few rounds to
-                estimate it. The variation within the rounds is added.
+            scatter: that of all pairs of a race together; or an assumed one, which counts if there are too few rounds
+                to estimate it, and to which the variation within the rounds is added.
         """
         count = len(self.rounds)
         ratios = [_log_ratios(one, variant, to) for one in self.rounds]
         values = list(map(median, ratios))
         level = 1 - (1 - CONFIDENCE) / len(LOOKS) / comparisons
-        if count >= FEWEST_ROUNDS:
+        if scatter is not None and scatter.freedom and count:
+            error = t_quantile(scatter.freedom, level) * scatter.deviation
+        elif count >= FEWEST_ROUNDS:
             error = t_quantile(count - 1, level) * stdev(values)
         elif scatter is not None and ratios and min(map(len, ratios)) > 1:
-            error = NormalDist().inv_cdf((1 + level) / 2) * hypot(scatter, *map(_error_of_median, ratios))
+            error = NormalDist().inv_cdf((1 + level) / 2) * hypot(scatter.deviation, *map(_error_of_median, ratios))
         else:
             return None
         half = hypot(error / sqrt(count), sqrt(2) * REPEATABILITY)
         middle = fmean(values)
         return Interval(exp(middle - half), exp(middle + half))
+
+
+def scatter_of(pairs: Iterable[Turns]) -> Scatter:
+    """Return the scatter of all pairs of variants together, or ``ASSUMED`` if too few rounds were repeated."""
+    of_pairs = [[median(_log_ratios(one, 1, 0)) for one in turns.rounds] for turns in pairs]
+    freedom = sum(len(values) - 1 for values in of_pairs if values)
+    if freedom < _FEWEST_FREEDOM:
+        return ASSUMED
+    return Scatter(
+        sqrt(sum(variance(values) * (len(values) - 1) for values in of_pairs if len(values) > 1) / freedom), freedom
+    )
 
 
 def is_steady(one: Round) -> bool:

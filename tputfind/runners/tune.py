@@ -4,57 +4,46 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
-from random import Random
 from time import monotonic
 from typing import Final, NamedTuple, cast, get_args
 
 import msgspec
 
 from tputfind.analysis.answers import too_late
-from tputfind.analysis.compare import judged_in_turn
 from tputfind.analysis.race import (
-    REGRET,
-    Contender,
     Goal,
+    Levels,
     Race,
-    challengers,
-    is_settled,
-    outcome_of,
-    recipe_of,
+    batch_of,
 )
-from tputfind.analysis.turns import SCATTER
 from tputfind.declaration import with_options_of
-from tputfind.errors import BadRequest, OutOfTime, TputfindError
+from tputfind.errors import BadRequest, OutOfTime
 from tputfind.options import none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
+from tputfind.processes.ranks import Ranks
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.types import LAYOUTS, MODES, is_compiled
+from tputfind.record.types import LAYOUTS, MODES
 from tputfind.runners.compare import inspect_at_once
 from tputfind.runners.find import in_progress, model_traceback_noted
+from tputfind.runners.race import Course
 from tputfind.runners.sweep import Job, each_recipe, sweep
 from tputfind.session import pickling
 from tputfind.session.inspect import as_inspected, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, diagnosis_of
-from tputfind.session.turns import Duel, Variant, due
+from tputfind.session.turns import Duel, Variant
 
 BUDGET_S: Final = 600.0
-_OF_RACE: Final = 0.6
+OF_RACE: Final = 0.7
 """Fraction of the budget for the race; the rest is for the winner, whose rows and largest batch are deployed."""
-_LATEST: Final = 0.7
+_LATEST: Final = 0.8
 """Fraction of the budget after which a round that takes longer than expected is ended."""
 _OF_SCAN: Final = 0.15
-_COMPILES_S: Final = 40.0
-"""Expected seconds of a round of a compiled variant, until one was timed."""
-_TUNES_S: Final = 240.0
-"""The same for a variant whose compiler times kernels to choose among them."""
-_STARTS_S: Final = 5.0
 _OF_GRAPHS: Final = ("cudagraph", "compile:reduce-overhead")
 """Modes that fall back to another mode on a device without graphs."""
 _GAIN: Final = 1.05
@@ -71,7 +60,7 @@ class Asked(NamedTuple):
     """A request to race: the plain variant, the levels of each factor, the goal, and the folder for the record."""
 
     plain: Spec
-    levels: Mapping[str, tuple[str, ...]]
+    levels: Levels
     goal: Goal
     folder: Path | None
     command: str
@@ -86,7 +75,8 @@ def read_asked(model: str, options: Mapping[str, object], goal: object, folder: 
     """Return the request: lists of dtypes, layouts and modes are varied.
 
     The dtype is varied only if several are given, since another dtype has other outputs. Layouts and modes are all
-    tried unless some are given. On a CPU, ``measure`` also varies the number of cores.
+    tried unless some are given. On a CPU, ``measure`` also varies the number of cores, and of instances unless some are
+    given.
 
     Raises:
         BadRequest: an option is wrong.
@@ -96,12 +86,13 @@ def read_asked(model: str, options: Mapping[str, object], goal: object, folder: 
     plain = specs[0]
     if len(plain.batch_sizes or (1,)) > 1:
         raise BadRequest("--batch-sizes: a race is at one batch size")
-    if plain.ranks is not None:
+    if plain.gpus is not None or plain.parallel is not None:
         raise BadRequest("a race is on one device: leave --gpus and --parallel out")
-    levels = {
+    levels: dict[str, tuple[str | int, ...]] = {
         "dtype": tuple(dict.fromkeys(spec.dtype for spec in specs)),
         "layout": tuple(dict.fromkeys(spec.layout for spec in specs)) if "layout" in given else LAYOUTS,
         "mode": tuple(dict.fromkeys(spec.mode for spec in specs)) if "mode" in given else MODES,
+        "instances": tuple(dict.fromkeys(spec.instances for spec in specs)) if "instances" in given else (),
     }
     if goal not in get_args(Goal):
         raise BadRequest(f"--for: {none_of(goal, get_args(Goal))}")
@@ -119,7 +110,7 @@ def tune(
     trust_model_file: bool = False,
     **options: object,
 ) -> Race:
-    """Find the best recipe of a model by racing: layouts, modes and, on a CPU, numbers of cores.
+    """Find the best recipe of a model by racing: layouts, modes and, on a CPU, numbers of cores and of instances.
 
     Each variant meets the leader in turn, as in ``compare``, until it is certainly faster, or certainly not faster by
     more than 2 %. The winner is measured in full.
@@ -131,8 +122,8 @@ def tune(
         output: a folder for the winner's record; None saves nothing.
         progress: whether to show progress on stderr; or a listener that receives it instead.
         trust_model_file: load a file of a model even if that can run code.
-        options: as for ``find``. Lists of ``dtype``, ``layout`` and ``mode`` are varied. ``budget`` is 10 min by
-            default.
+        options: as for ``find``. Lists of ``dtype``, ``layout``, ``mode`` and ``instances`` are varied. ``budget`` is
+            10 min by default.
 
     Returns:
         The race: ``winner``, its ``record``, and ``contenders`` with the outcome of each.
@@ -150,7 +141,7 @@ def tune(
         pickling.pickled(model, inputs) as file,
         ExitStack() as stack,
     ):
-        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
+        both = [stack.enter_context(Ranks(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
         race = measure(asked, (both[0], both[1]), told)
     if race.interrupted:
         raise KeyboardInterrupt
@@ -172,31 +163,43 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     inspection, _ = inspect_at_once([asked.plain] * len(children), children)
     plain = as_inspected(asked.plain, inspection)
     can = inspection.environment.can
-    levels = dict(asked.levels) | ({"device": _core_sets(plain.device)} if can.on_host else {})
+    levels = dict(asked.levels)
+    if can.on_host:
+        levels["device"] = _core_sets(plain.device)
+        if asked.goal == "throughput" and not levels["instances"]:
+            levels["instances"] = _instances(plain)
     if inspection.input_shape.count("x") != 2 or plain.phase == "step":  # no images
         levels["layout"] = (plain.layout,)
     if plain.phase == "step":
         levels["mode"] = (plain.mode,)
     if not can.graphs and levels["mode"] == MODES:
         levels["mode"] = tuple(mode for mode in MODES if mode not in _OF_GRAPHS)
-    if all(len(values) == 1 for values in levels.values()):
+    if all(len(values) < 2 for values in levels.values()):
         raise BadRequest("there is nothing to vary", "give lists, such as --dtype fp16,bf16, or leave the others out")
     batch_size, plain = _batch_size(asked, plain, inspection, children[0], progress)
 
     def as_variant(spec: Spec, number: int) -> Variant:
-        return Variant(spec, batch_size, children[number], can)
+        return Variant(spec, batch_of(spec, batch_size), children[number], can)
 
-    race = _Course(plain, levels, as_variant, begin_s + _OF_RACE * asked.budget_s, progress)
+    def as_duel(leader: Spec, challenger: Spec) -> Duel:
+        variant = as_variant(challenger, 1)
+        seen = as_inspected(challenger, inspect(challenger, variant.children))
+        return Duel(as_variant(leader, 0), variant._replace(spec=seen))
+
+    left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
+    race = Course(plain, levels, as_duel, left_s, progress=progress)
     for each in children:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     record, interrupted = None, False
     try:
         race.run()
         left_s = begin_s + asked.budget_s - monotonic()
-        winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1))
+        raced_at = (batch_of(race.leader, batch_size),)
+        only = None if race.leader.batch_sizes is None else raced_at
+        winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1), batch_sizes=only)
         for each in children:
             each.end_within(None)
-        job = Job([winner], asked.folder, asked.command, first=(batch_size,))
+        job = Job([winner], asked.folder, asked.command, first=raced_at)
         (measured,) = sweep(job, children[0], progress)
         record = measured.record if measured.record.rows else None
         if measured.ended_by is not None:
@@ -212,7 +215,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         started=started,
         budget_s=asked.budget_s,
         seconds=monotonic() - begin_s,
-        contenders=tuple(race.contenders),
+        contenders=race.contenders,
         winner=race.leader,
         record=record,
         interrupted=interrupted,
@@ -226,6 +229,12 @@ def _core_sets(device: str) -> tuple[str, ...]:
     here = sorted(cores.here())
     counts = dict.fromkeys(count for count in (len(here) // 2, 1) if 0 < count < len(here))
     return (device, *(f"cpu:{cores.text(frozenset(here[:count]))}" for count in counts))
+
+
+def _instances(plain: Spec) -> tuple[int, ...]:
+    """Return the numbers of instances to try: powers of two, up to the number of cores."""
+    here = cores.of_device(plain.device) or cores.here()
+    return tuple(count for count in (1, 2, 4, 8, 16) if count <= len(here))
 
 
 def _batch_size(
@@ -264,102 +273,3 @@ def _batch_size(
             if 1000 * row.batch_size / row.samples_per_s > _LONGEST_BATCH_MS or monotonic() > until_s:
                 break
     return best or sizes[0], plain
-
-
-class _Course:
-    """A race under way: the leader, and the outcomes of its challengers."""
-
-    def __init__(
-        self,
-        plain: Spec,
-        levels: Mapping[str, tuple[str, ...]],
-        as_variant: Callable[[Spec, int], Variant],
-        until_s: float,
-        progress: Progress,
-    ) -> None:
-        """Take the first leader, the levels of each factor, and the end of the race.
-
-        ``as_variant`` makes the variant of a spec, the leader's with 0, a challenger's with 1.
-        """
-        self.leader = plain
-        self.contenders = [Contender(spec=plain, outcome="first")]
-        self._as_variant = as_variant
-        self._until_s = until_s
-        self._progress = progress
-        self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
-        self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
-        self._levels = levels
-        self._comparisons = max(1, sum(len(values) - 1 for values in levels.values()))
-        self._undecided: dict[int, Duel] = {}
-
-    def run(self) -> None:
-        """Let every variant that differs from the leader in one factor challenge it, until none is left.
-
-        The remaining time goes to the challengers that are undecided against the leader, the fastest first.
-        """
-        met = {self.leader}
-        while (challenger := next(challengers(self.leader, self._levels, met), None)) is not None:
-            met.add(challenger)
-            left = max(1, self._comparisons + 1 - len(met))
-            self._meet(challenger, (self._until_s - monotonic()) / left)
-        for place, duel in sorted(self._undecided.items(), key=lambda item: -(item[1].tried.turns.ratio(1, 0) or 0.0)):
-            one = self.contenders[place]
-            if one.against == self.leader:
-                begin_s = monotonic()
-                decided = self._decide(one.spec, duel, self._until_s)
-                self.contenders[place] = msgspec.structs.replace(decided, seconds=one.seconds + monotonic() - begin_s)
-
-    def _meet(self, challenger: Spec, share_s: float) -> None:
-        """Let a challenger meet the leader within its share of the time."""
-        begin_s, first_s = monotonic(), _COMPILES_S if is_compiled(challenger.mode) else _STARTS_S
-        needs_s = self._took_s.get(challenger.mode, first_s)
-        if begin_s + needs_s > self._until_s:
-            reason = f"takes about {needs_s:.0f} s"
-            self.contenders.append(Contender(spec=challenger, outcome="untried", reason=reason))
-            return
-        self._progress.doing(f"{recipe_of(challenger)} beside {recipe_of(self.leader)}", share_s)
-        variant = self._as_variant(challenger, 1)
-        try:
-            seen = as_inspected(challenger, inspect(challenger, variant.children))
-        except TputfindError as error:
-            self.contenders.append(_contender_after_error(challenger, error))
-            return
-        duel = Duel(self._as_variant(self.leader, 0), variant._replace(spec=seen))
-        contender = self._decide(challenger, duel, begin_s + max(share_s, needs_s))
-        seconds = monotonic() - begin_s
-        self._took_s[challenger.mode] = seconds / max(1, len(duel.tried.turns.rounds))
-        if contender.outcome == "undecided":
-            self._undecided[len(self.contenders)] = duel
-        self.contenders.append(msgspec.structs.replace(contender, seconds=seconds))
-
-    def _decide(self, challenger: Spec, duel: Duel, until_s: float) -> Contender:
-        """Take rounds until the outcome of a challenger is decided; return it, and let a faster challenger lead."""
-        judged = partial(judged_in_turn, tolerance=REGRET, comparisons=self._comparisons, scatter=SCATTER)
-        try:
-            for _ in due([duel], lambda tried: is_settled(judged(tried)), until_s):
-                duel.take_round(self._random)
-        except TputfindError as error:
-            if not duel.tried.turns.rounds or not isinstance(error, OutOfTime):
-                return _contender_after_error(challenger, error)
-        failure = duel.tried.failure
-        if failure is not None and duel.tried.failed == 0:
-            raise no_answer(self.leader, duel.batch_size, failure, smallest=False)
-        if failure is not None:
-            reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
-            return Contender(spec=challenger, outcome="failed", reason=reason)
-        if not duel.tried.turns.rounds:
-            return _contender_after_error(challenger, OutOfTime("--budget ended before a round"))
-        judgement = judged(duel.tried)
-        outcome = outcome_of(judgement)
-        self._progress.did(f"{recipe_of(challenger)}: {judgement.ratio:.3f} times as fast, {outcome.replace('_', ' ')}")
-        against = self.leader
-        if outcome == "faster":
-            self.leader = challenger
-        return Contender(spec=challenger, outcome=outcome, against=against, judgement=judgement, turns=duel.tried.turns)
-
-
-def _contender_after_error(challenger: Spec, error: TputfindError) -> Contender:
-    """Return the outcome of a challenger that an error ended."""
-    return Contender(
-        spec=challenger, outcome="untried" if isinstance(error, OutOfTime) else "failed", reason=error.message
-    )

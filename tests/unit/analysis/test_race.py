@@ -6,7 +6,7 @@ from support.turns import taken
 
 from tputfind.analysis.compare import Tried, judged_in_turn
 from tputfind.analysis.race import REGRET, challengers, is_settled, outcome_of
-from tputfind.analysis.turns import LOOKS, SCATTER, Turns
+from tputfind.analysis.turns import ASSUMED, LOOKS, Turns
 from tputfind.record.spec import Spec
 
 PLAIN = Spec(model="resnet18")
@@ -18,7 +18,7 @@ def raced(random, new):
     rounds = ()
     for look in LOOKS:
         rounds += taken(random, number=look - len(rounds), new=new)
-        judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5, SCATTER)
+        judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5, ASSUMED)
         if is_settled(judgement):
             break
     return outcome_of(judgement), len(rounds)
@@ -83,7 +83,7 @@ def test_a_variant_that_is_far_ahead_leads_after_one_round():
 
 def test_a_variant_that_may_be_faster_is_undecided():
     rounds = taken(Random(9), number=1, new=1.05)
-    judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5, SCATTER)
+    judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5, ASSUMED)
 
     assert outcome_of(judgement) == "undecided"
-    assert outcome_of(judged_in_turn(Tried(Turns(batch_sizes=(8, 8))), REGRET, 5, SCATTER)) == "undecided"
+    assert outcome_of(judged_in_turn(Tried(Turns(batch_sizes=(8, 8))), REGRET, 5, ASSUMED)) == "undecided"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried, is_certain, judged_in_turn
-from tputfind.analysis.turns import FEWEST_ROUNDS, LOOKS, SCATTER, Round, Turns, is_steady, order_of_block
+from tputfind.analysis.turns import ASSUMED, FEWEST_ROUNDS, LOOKS, Round, Turns, is_steady, order_of_block, scatter_of
 
 
 def until_certain(random, fail_slower=None, **noise):
@@ -92,7 +92,7 @@ def test_one_or_two_rounds_distinguish_differences_beyond_assumed_scatter():
     random = Random(8)
     far, near = (
         [
-            Turns(batch_sizes=(8, 8), rounds=taken(random, number=count, new=new)).interval(1, 0, 6, SCATTER)
+            Turns(batch_sizes=(8, 8), rounds=taken(random, number=count, new=new)).interval(1, 0, 6, ASSUMED)
             for count in (1, 2) * 100
         ]
         for new in (1.4, 1.0)
@@ -106,7 +106,7 @@ def test_single_block_gives_no_interval():
     (one,) = taken(Random(9), new=2.0)
     turns = Turns(batch_sizes=(8, 8), rounds=(Round(tuple(rates[:2] for rates in one.per_s)),))
 
-    assert turns.interval(1, 0, 1, SCATTER) is None
+    assert turns.interval(1, 0, 1, ASSUMED) is None
 
 
 def test_round_is_steady_if_its_ratio_is_precise_and_not_by_chance():
@@ -115,3 +115,27 @@ def test_round_is_steady_if_its_ratio_is_precise_and_not_by_chance():
     assert is_steady(quiet)
     assert not is_steady(noisy)
     assert not is_steady(Round(tuple(rates[:8] for rates in quiet.per_s)))
+
+
+def test_scatter_is_pooled_over_pairs_once_rounds_are_repeated():
+    random = Random(11)
+    pairs = [
+        Turns(batch_sizes=(8, 8), rounds=taken(random, number=3, new=new, between=0.01)) for new in (1.0, 2.0, 0.5)
+    ]
+
+    assert scatter_of(pairs[:1]) == ASSUMED
+    assert scatter_of([]) == ASSUMED
+    found = scatter_of(pairs)
+    assert found.freedom == 6
+    assert 0.005 < found.deviation < 0.03
+
+
+def test_interval_by_pooled_scatter_holds_true_ratio():
+    random = Random(12)
+    missed = 0
+    for _ in range(200):
+        pairs = [Turns(batch_sizes=(8, 8), rounds=taken(random, number=2, new=1.1, between=0.01)) for _ in range(4)]
+        found = pairs[0].interval(1, 0, 6, scatter_of(pairs))
+        missed += not found.low <= 1.1 <= found.high
+
+    assert missed <= 2

@@ -7,10 +7,13 @@ from functools import partial
 from typing import Final
 
 from tputfind.analysis.answers import fastest_within_slo
-from tputfind.analysis.race import Contender, Outcome, Race, recipe_of
+from tputfind.analysis.race import Contender, Outcome, Race, batch_of, recipe_of
+from tputfind.record.record import Record
+from tputfind.report import text
 from tputfind.report.document import (
     Answers,
     Cell,
+    Code,
     Column,
     Document,
     Table,
@@ -25,7 +28,7 @@ from tputfind.units import format_about
 
 _WORDS: Final[dict[Outcome, str]] = {
     "first": "led at first",
-    "faster": "took the lead",
+    "faster": "faster",
     "behind": "slower",
     "not_faster": "not faster",
     "undecided": "undecided",
@@ -41,15 +44,22 @@ def document(race: Race) -> Document:
 
 
 def _document(race: Race) -> Document:
-    at = f"batch {race.batch_size}"
+    at, record = f"batch {race.batch_size}", race.record
     return Document(
         title=f"{race.winner.model} on {race.device_name}: the best of {len(race.contenders)} variants for {race.goal}",
         sections=(
             *sections_of("the variants", lambda: [_table(race)]),
             *sections_of("the answers", lambda: [Answers(tuple(_answers(race, at)))]),
-            *([] if race.record is None else [of_record(race.record, "")]),
+            *([] if record is None else sections_of("the code", lambda: _code(record))),
+            *([] if record is None else [of_record(record, "")]),
         ),
     )
+
+
+def _code(record: Record) -> list[Code]:
+    """Return the lines of Python that run the winner; empty if no batch was timed."""
+    lines = text.code([record])
+    return [Code(tuple(lines), "python")] if lines else []
 
 
 def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
@@ -59,7 +69,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
         rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}"
     over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
     late = f"; {over} before it was measured in full" if over else ""
-    yield "Winner", f"{recipe_of(race.winner)}{rate}{late}"
+    guess = ", estimated to be the fastest" if race.winner in [one.spec for one in race.undecided] else ""
+    yield "Winner", f"{recipe_of(race.winner)}{guess}{rate}{late}"
     brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
     if brought:
         yield "Brought", f"{'; '.join(brought)}, at {at}"
@@ -83,15 +94,16 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
 def _compiling(race: Race) -> str:
     """Return the time of compiling the winner and the batches that repay it; empty if unknown or not compiled."""
     rows = () if race.record is None else race.record.rows
-    row = next((one for one in rows if one.batch_size == race.batch_size), None)
-    won = next((one for one in race.contenders if one.outcome == "faster" and one.spec == race.winner), None)
+    batch_size = batch_of(race.winner, race.batch_size)
+    row = next((one for one in rows if one.batch_size == batch_size), None)
+    won = next((one for one in race.contenders if one.spec == race.winner), None)
     if row is None or won is None or won.judgement is None or not won.judgement.ratio or not row.samples_per_s:
         return ""
     compiled_s = max((one.compiled.seconds for one in row.timings if one.compiled is not None), default=None)
     if compiled_s is None or won.judgement.ratio <= 1:
         return ""
     gained_s = row.batch_size / row.samples_per_s * (won.judgement.ratio - 1)
-    return f"takes {compiled_s:.0f} s, which {compiled_s / gained_s:.0f} batches of {race.batch_size} make up for"
+    return f"takes {compiled_s:.0f} s, which {compiled_s / gained_s:.0f} batches of {batch_size} make up for"
 
 
 def _ratio(one: Contender) -> str:
@@ -133,7 +145,7 @@ def _data(race: Race) -> Table:
         {
             "model": one.spec.model,
             "recipe": recipe_of(one.spec),
-            "batch_size": race.batch_size,
+            "batch_size": batch_of(one.spec, race.batch_size),
             "outcome": one.outcome,
             "against": _against(one) or None,
             "ratio": one.judgement and one.judgement.ratio,

@@ -1,0 +1,148 @@
+"""The course of a race, in simulated spaces of recipes: which variants meet, and which leads."""
+
+from functools import partial
+from math import exp
+from random import Random
+
+import msgspec
+import pytest
+from support.turns import taken
+
+from tputfind.analysis.compare import Tried
+from tputfind.analysis.turns import Turns
+from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
+from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
+from tputfind.runners.race import Course, levels_of
+from tputfind.session.progress import Silent
+from tputfind.session.turns import Duel
+
+PLAIN = Spec(model="simulated")
+LEVELS = {"layout": ("nchw", "nhwc"), "mode": ("eager", "compile", "compile:freezing")}
+SECONDS = {"eager": 10.0, "compile": 40.0, "compile:freezing": 40.0}
+
+
+class Space:
+    """Throughputs of recipes as products of factors, and a clock on which simulated rounds pass."""
+
+    def __init__(self, factors, *, seed=0, broken=()):
+        self.factors = {"nchw": 1.0, "eager": 1.0} | factors
+        self.random = Random(seed)
+        self.broken = broken
+        self.now_s = 0.0
+        self.met = []
+
+    def level(self, spec):
+        return self.factors[spec.layout] * self.factors[spec.mode]
+
+    def duel(self, old, new):
+        if "refused" in self.factors and new.mode == self.factors["refused"]:
+            raise NoSuchDevice("cannot compile here")
+        return Simulated(self, old, new)
+
+    def race(self, seconds):
+        course = Course(PLAIN, LEVELS, self.duel, seconds, progress=Silent(), clock=partial(getattr, self, "now_s"))
+        course.run()
+        return course
+
+
+class Simulated(Duel):
+    """Two recipes of a space."""
+
+    def __init__(self, space, old, new):
+        self.space, self.pair, self.took_s = space, (old, new), 0.0
+        self.tried = Tried(Turns(batch_sizes=(8, 8)))
+
+    def take_round(self, random):
+        space = self.space
+        space.met.append(self.pair)
+        space.now_s += max(SECONDS[spec.mode] for spec in self.pair)
+        failed = [number for number, spec in enumerate(self.pair) if spec.mode in space.broken]
+        if failed:
+            failure = Failure(kind="error", message="had enough")
+            self.tried = self.tried._replace(failed=failed[-1], failure=failure)
+            return
+        old, new = map(space.level, self.pair)
+        rounds = (*self.tried.turns.rounds, *taken(space.random, new=new / old))
+        self.tried = self.tried._replace(turns=msgspec.structs.replace(self.tried.turns, rounds=rounds))
+
+
+def outcomes(course):
+    return {(one.spec.layout, one.spec.mode): one.outcome for one in course.contenders}
+
+
+def test_answer_is_within_two_percent_of_best_in_most_spaces():
+    near = 0
+    for seed in range(100):
+        draw = Random(1000 + seed)
+        names = ("nhwc", "compile", "compile:freezing")
+        space = Space({name: exp(draw.uniform(-0.2, 0.6)) for name in names}, seed=seed)
+        best = max(space.level(spec) for spec in recipes())
+        near += space.level(space.race(600.0).leader) >= 0.98 * best
+
+    assert near >= 95
+
+
+def recipes():
+    return [Spec(model="simulated", layout=layout, mode=mode) for layout in LEVELS["layout"] for mode in LEVELS["mode"]]
+
+
+def test_every_level_meets_leader_once_before_rounds_are_repeated():
+    space = Space({"nhwc": 1.01, "compile": 1.02, "compile:freezing": 1.01})
+    space.race(600.0)
+
+    first = [new for _, new in space.met[:3]]
+    assert first[0].layout == "nhwc"
+    assert [new.mode for new in first[1:]] == ["compile", "compile:freezing"]
+    assert len(space.met) > len(set(space.met))
+
+
+def test_variants_without_time_are_untried_with_expected_seconds():
+    course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.1}).race(45.0)
+
+    assert outcomes(course)["nhwc", "compile"] == "untried"
+    assert "takes about 40 s" in [one.reason for one in course.contenders]
+    assert course.leader.layout == "nhwc"
+
+
+def test_variant_that_fails_loses_with_its_reason():
+    course = Space({"nhwc": 1.5, "compile": 9.0, "compile:freezing": 1.2}, broken=("compile",)).race(600.0)
+
+    (failed,) = [one for one in course.contenders if one.spec.mode == "compile" and one.spec.layout == "nhwc"]
+    assert (failed.outcome, failed.reason) == ("failed", "error: had enough")
+    assert course.leader.mode == "compile:freezing"
+
+
+def test_variant_that_device_refuses_fails_with_the_refusal():
+    course = Space({"nhwc": 1.5, "compile": 9.0, "compile:freezing": 1.2, "refused": "compile"}).race(600.0)
+
+    assert "cannot compile here" in [one.reason for one in course.contenders if one.outcome == "failed"]
+    assert course.leader.mode == "compile:freezing"
+
+
+def test_first_variant_that_never_runs_ends_the_race():
+    with pytest.raises(ModelFailed, match="had enough") as raised:
+        Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2}, broken=("eager",)).race(600.0)
+
+    assert isinstance(raised.value, TputfindError)
+
+
+def test_simplest_of_nearly_equal_variants_leads():
+    course = Space({"nhwc": 1.0, "compile": 1.0, "compile:freezing": 1.0}).race(10_000.0)
+
+    assert course.leader == PLAIN
+
+
+def test_levels_are_products_of_ratios_along_duels():
+    space = Space({})
+    one, two, three = recipes()[:3]
+    duels = {}
+    for old, new, ratio in ((one, two, 1.2), (two, three, 1.5)):
+        duel = Simulated(space, old, new)
+        duel.tried = Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(1), new=ratio, between=0, within=0)))
+        duels[old, new] = duel
+
+    levels = levels_of(duels)
+
+    assert exp(levels[two] - levels[one]) == pytest.approx(1.2, rel=1e-3)
+    assert exp(levels[three] - levels[one]) == pytest.approx(1.8, rel=1e-3)

@@ -1,0 +1,185 @@
+"""The course of a race: which variants meet in which order, and which of them leads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, log, sqrt
+from random import Random
+from time import monotonic
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from tputfind.analysis.compare import judged_in_turn
+from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
+from tputfind.analysis.turns import LOOKS, scatter_of
+from tputfind.errors import OutOfTime, TputfindError
+from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
+from tputfind.record.types import is_compiled
+from tputfind.session.outcome import no_answer
+from tputfind.session.progress import Progress
+from tputfind.session.turns import Duel
+
+_COMPILES_S: Final = 40.0
+"""Expected seconds of a round of a compiled variant, until one was timed."""
+_TUNES_S: Final = 240.0
+"""The same for a variant whose compiler times kernels to choose among them."""
+_STARTS_S: Final = 5.0
+_CLOSE: Final = 0.05
+"""Variants that are estimated to be slower by more than this fraction get no further round."""
+_TIE: Final = 0.005
+"""A variant leads only if it is estimated to be faster by more than this fraction than one that is simpler."""
+_OF_NEW: Final = 0.86
+"""Fraction of the time of a race after which only variants that have not run get a round."""
+
+
+class Course:
+    """A race under way: the leader, and the outcomes of its challengers."""
+
+    def __init__(
+        self,
+        plain: Spec,
+        levels: Levels,
+        as_duel: Callable[[Spec, Spec], Duel],
+        seconds: float,
+        *,
+        progress: Progress,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Take the first leader, the levels of each factor, and the time of the race.
+
+        ``as_duel`` makes the duel of a leader and a challenger. It raises TputfindError if the challenger does not run.
+        ``clock`` returns the seconds now.
+        """
+        self.leader = plain
+        self._levels = levels
+        self._as_duel = as_duel
+        self._until_s, self._rounds_until_s = (clock() + share * seconds for share in (1.0, _OF_NEW))
+        self._progress = progress
+        self._clock = clock
+        self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
+        self._comparisons = max(1, sum(len(values) - 1 for values in levels.values() if values))
+        self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
+        self._contenders = {plain: Contender(spec=plain, outcome="first")}
+        self._duels: dict[tuple[Spec, Spec], Duel] = {}
+        self._settled: set[frozenset[Spec]] = set()
+
+    @property
+    def contenders(self) -> tuple[Contender, ...]:
+        """All variants, in the order in which they first met a leader."""
+        return tuple(self._contenders.values())
+
+    def run(self) -> None:
+        """Let every variant that differs from the leader in one factor meet it in one round.
+
+        The variant that is estimated to be the fastest leads. The remaining time goes to rounds between it and those
+        that may be faster, the fastest first.
+
+        Raises:
+            TputfindError: the leader does not run.
+        """
+        met = {self.leader}
+        while (challenger := next(challengers(self.leader, self._levels, met), None)) is not None:
+            met.add(challenger)
+            needs_s = self._expected_s(challenger)
+            if self._clock() + needs_s <= self._until_s:
+                self._take_round(challenger, needs_s)
+            else:
+                reason = f"takes about {needs_s:.0f} s"
+                self._contenders[challenger] = Contender(spec=challenger, outcome="untried", reason=reason)
+        while (rival := self._next_rival()) is not None:
+            self._take_round(rival, self._expected_s(rival))
+
+    def _expected_s(self, spec: Spec) -> float:
+        """Return the expected seconds of a round with a variant, which its mode decides."""
+        return self._took_s.get(spec.mode, _COMPILES_S if is_compiled(spec.mode) else _STARTS_S)
+
+    def _next_rival(self) -> Spec | None:
+        """Return the fastest variant that may be faster than the leader; None if there is none, or no time."""
+        levels = levels_of(self._duels)
+        for rival in sorted(levels, key=lambda spec: -levels[spec]):
+            duel = self._duels.get((self.leader, rival)) or self._duels.get((rival, self.leader))
+            if rival == self.leader or levels[rival] < levels[self.leader] - _CLOSE:
+                continue
+            if frozenset((self.leader, rival)) in self._settled or (duel and len(duel.tried.turns.rounds) >= LOOKS[-1]):
+                continue
+            if self._clock() + self._expected_s(rival) < self._rounds_until_s:
+                return rival
+        return None
+
+    def _take_round(self, rival: Spec, expected_s: float) -> None:
+        """Take one more round of a rival and the leader; update the outcomes and the leader."""
+        old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
+        begin_s, before = self._clock(), self._contenders.get(new)
+        self._progress.doing(f"{recipe_of(new)} beside {recipe_of(old)}", expected_s)
+        try:
+            duel = self._duels.get((old, new)) or self._as_duel(old, new)
+            count = len(duel.tried.turns.rounds)
+            while len(duel.tried.turns.rounds) == count and duel.tried.failure is None:
+                duel.take_round(self._random)  # again if it only adapted to a failure
+        except TputfindError as error:
+            self._settled.add(frozenset((old, new)))
+            if before is None or before.turns is None:
+                outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
+                self._contenders[new] = Contender(spec=new, outcome=outcome, reason=error.message)
+            return
+        seconds = self._clock() - begin_s
+        self._took_s[rival.mode] = seconds
+        seconds += before.seconds if before else 0.0
+        if duel.tried.failure is not None:
+            self._drop((old, new)[duel.tried.failed or 0], duel.tried.failure, duel.tried.turns.batch_sizes[0], seconds)
+            return
+        self._duels[old, new] = duel
+        self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
+        self._judge()
+        judged = self._contenders[new]
+        ratio = 0.0 if judged.judgement is None else judged.judgement.ratio
+        self._progress.did(f"{recipe_of(new)}: {ratio:.3f} times {recipe_of(old)}, {judged.outcome.replace('_', ' ')}")
+
+    def _drop(self, spec: Spec, failure: Failure, batch_size: int, seconds: float) -> None:
+        """Drop a variant that failed.
+
+        Raises:
+            TputfindError: it is the first one, and has never run.
+        """
+        if spec == self.leader and not self._duels:
+            raise no_answer(spec, batch_size, failure, smallest=False)
+        reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
+        self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)
+        self._settled |= {frozenset((spec, other)) for other in self._contenders}
+        self._duels = {pair: duel for pair, duel in self._duels.items() if spec not in pair}
+        if self._duels:
+            self._judge()
+
+    def _judge(self) -> None:
+        """Judge every duel by the scatter of all, and let the variant lead that is estimated to be the fastest."""
+        scatter = scatter_of(duel.tried.turns for duel in self._duels.values())
+        for (old, new), duel in self._duels.items():
+            judgement = judged_in_turn(duel.tried, REGRET, self._comparisons, scatter)
+            one = self._contenders[new]
+            if (outcome := outcome_of(judgement)) != "undecided":
+                self._settled.add(frozenset((old, new)))
+            if one.against == old:
+                fields = {"outcome": outcome, "judgement": judgement, "turns": duel.tried.turns}
+                self._contenders[new] = msgspec.structs.replace(one, **fields)
+        levels = levels_of(self._duels)
+        fastest = max(levels.values())
+        self.leader = next(spec for spec in self._contenders if levels.get(spec, -inf) >= fastest - _TIE)
+
+
+def levels_of(duels: Mapping[tuple[Spec, Spec], Duel]) -> dict[Spec, float]:
+    """Return the estimated log throughput of each variant, by weighted least squares over the ratios of all duels.
+
+    That of the first variant is 0; a ratio weighs as much as it has rounds.
+    """
+    specs = list(dict.fromkeys(spec for pair in duels for spec in pair))
+    rows, values = [[float(spec == specs[0]) for spec in specs]], [0.0]
+    for (old, new), duel in duels.items():
+        turns = duel.tried.turns
+        weight = sqrt(len(turns.rounds))
+        rows.append([weight * ((spec == new) - (spec == old)) for spec in specs])
+        values.append(weight * log(turns.ratio(1, 0) or 1.0))
+    solved = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
+    return dict(zip(specs, map(float, solved), strict=True))
