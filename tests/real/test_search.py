@@ -4,9 +4,11 @@ Limits lie between two multiples of the sample, which is a block that glibc maps
 kilobytes left over in a process's heap would decide, and smaller blocks leave gaps in that heap.
 """
 
+import subprocess
 import sys
 
 import pytest
+from support import bare
 from support.command import QUICK
 from support.folders import MODELS
 
@@ -153,3 +155,34 @@ def test_address_space_peak_is_that_of_the_batch_or_unknown(tmp_path, ask):
     small, large = (row.peak_reserved_bytes for row in record.rows)
     assert small is None or 32 * MIB <= small <= 34 * MIB
     assert 256 * MIB <= large <= 258 * MIB
+
+
+_BLOCKS_UNDER_A_LIMIT = """
+import subprocess
+import sys
+import torch
+from tputfind.worker.devices.cpu import Cpu
+before = [torch.empty(int(sys.argv[1]), dtype=torch.uint8) for _ in range(1000)]
+del before[::2]
+device, blocks = Cpu(), []
+device.limit_memory(16 * 2**20)
+try:
+    while True:
+        blocks.append(torch.empty(60_000, dtype=torch.uint8))
+except RuntimeError:
+    count = len(blocks)
+device.lift_limit()
+print(count)
+"""
+
+
+@linux_only
+@pytest.mark.parametrize("freed", [62_000, 100_000])
+def test_memory_limit_leaves_out_heap_that_was_free_before(freed):
+    counts = []
+    for size in (1, freed):
+        program = [sys.executable, "-c", _BLOCKS_UNDER_A_LIMIT, str(size)]
+        done = subprocess.run(program, env=bare.ENVIRONMENT, capture_output=True, text=True, check=True)
+        counts.append(int(done.stdout))
+
+    assert counts[1] == pytest.approx(counts[0], abs=4)  # 500 freed blocks would hold as many

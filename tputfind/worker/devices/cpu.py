@@ -1,5 +1,6 @@
 """The CPU: host clock, resident memory, and a limit on the address space."""
 
+import ctypes
 import os
 import resource
 import sys
@@ -19,6 +20,9 @@ from tputfind.worker.devices.protocol import MemoryUse
 
 _ROOM_BYTES: Final = 2**23
 _SHORT_BYTES: Final = 64 * 2**20
+_LARGEST_BLOCK_BYTES: Final = 2**16
+"""Size of the first blocks that are taken from the heap; glibc maps blocks of 128 KiB or more separately."""
+_SMALLEST_BLOCK_BYTES: Final = 2**10
 
 
 class HostStopwatch:
@@ -45,6 +49,38 @@ def _room_for_objects() -> list[bytes]:
     """
     each, kept = 512, 2**16
     return [bytes(each - 40) for _ in range(_ROOM_BYTES // each)][:: kept // each]
+
+
+class _HeapUse(ctypes.Structure):
+    """The result of glibc's ``mallinfo2``: ten numbers, of which the ninth is the bytes of the free blocks."""
+
+    _fields_ = (("numbers", ctypes.c_size_t * 10),)
+
+
+def _take_free_heap() -> None:
+    """Allocate the free blocks of the heap for good, so that all further memory counts; only glibc tells of them.
+
+    A forked process inherits other free blocks than a fresh one has. They belong to the address space of the idle
+    process, so that a step that uses them would take less memory than it needs.
+    """
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return
+    library.mallinfo2.restype = _HeapUse
+    library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
+    library.malloc.argtypes = [ctypes.c_size_t]
+    library.free.argtypes, library.sbrk.argtypes = [ctypes.c_void_p], [ctypes.c_ssize_t]
+    end, left_bytes = library.sbrk(0), library.mallinfo2().numbers[8]
+    size = _LARGEST_BLOCK_BYTES
+    while size >= _SMALLEST_BLOCK_BYTES and left_bytes > 0:
+        block = library.malloc(size)
+        if library.sbrk(0) == end:
+            left_bytes -= size
+        else:  # no free block is as large: the heap grew, and shrinks again
+            library.free(block)
+            library.malloc_trim(0)
+            end = library.sbrk(0)
+            size //= 2
 
 
 class Cpu:
@@ -76,6 +112,7 @@ class Cpu:
         self._short_from_bytes = 0
         torch.ones(2**20).add_(1)  # starts torch's threads, whose stacks belong to the idle process
         self._room = _room_for_objects()
+        _take_free_heap()
         self._idle_resident_bytes = _status_bytes("VmRSS")
         self._idle_address_bytes = _status_bytes("VmSize")
         self._starting_peak_bytes = _status_bytes("VmPeak") or 0
