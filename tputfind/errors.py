@@ -42,7 +42,12 @@ class UnknownModel(TputfindError, LookupError, exit_code=2):
 
 
 class IsOwnStep(TputfindError, exit_code=2):
-    """Raised when an object passed as a model is a step of the user's own."""
+    """Raised when an object passed as a model is a step of the user's own.
+
+    ``made`` is the result of the factory within the process that called it; None if no factory was called.
+    """
+
+    made: object = None
 
 
 class BrokenInstall(TputfindError, ImportError, exit_code=2):

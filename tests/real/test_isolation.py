@@ -307,3 +307,24 @@ def test_remains_of_killed_server_are_removed_by_next_start(tmp_path, monkeypatc
     assert sorted(left) == sorted([*mine, name])
     assert sorted(found) == sorted([*mine, *live])
     assert sorted(folders_of(tmp_path)) == mine
+
+
+@pytest.mark.parametrize("made", ["tputfind.Step(run, make)", "(run, make)", "(torch.nn.Linear(4, 4), make)"])
+def test_inspection_calls_a_factory_once(tmp_path, made):
+    (tmp_path / "own.py").write_text(
+        "from pathlib import Path\n"
+        "import torch, tputfind\n"
+        "run = lambda batch: batch.sum()\n"
+        "make = lambda size: torch.ones(size, 4)\n"
+        "def factory():\n"
+        "    with Path(__file__).with_name('calls').open('a') as file: file.write('.')\n"
+        "    torch.backends.mkldnn.enabled = False\n"
+        f"    return {made}\n"
+    )
+    with Children() as children:
+        found = inspect(read_spec(f"{tmp_path}/own.py:factory", {"device": "cpu"}), children)
+
+    assert (tmp_path / "calls").read_text() == "."
+    assert found.own_step == ("run" in made)
+    assert found.input_shape == "4"
+    assert [setting.name for setting in found.settings] == ["torch.backends.mkldnn.enabled"]

@@ -3,19 +3,20 @@
 import os
 import re
 from collections.abc import Callable
+from functools import partial
 from hashlib import file_digest, sha256
 from typing import Final
 
 import msgspec
 import torch
 
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
+from tputfind.errors import BadRequest, IsOwnStep, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.processes.children import ONLY_DEVICE
 from tputfind.processes.failures import Circumstances, of_exception, said
 from tputfind.processes.messages import Inspection
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Notice, Setting
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, own_step
 from tputfind.step import Context, set_context
 from tputfind.units import format_bytes
 from tputfind.worker import ranks
@@ -25,7 +26,8 @@ from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import mode_named
-from tputfind.worker.own_step import OwnStep, check_imported
+from tputfind.worker.own_step import OwnStep, check_imported, tensor_bytes
+from tputfind.worker.settings import read_settings, set_fp32_arithmetic
 from tputfind.worker.workload import Workload
 
 _TWICE: Final = "default process group twice"
@@ -105,12 +107,30 @@ def inspect(spec: Spec) -> Inspection:
 
 
 def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspection:
-    """Return the findings on a model, which is built if necessary; see ``inspect``.
+    """Return the findings on a model or step, whose factory is called once; see ``inspect``."""
+    imported_bytes = tensor_bytes() if spec.own_code and not environment.can.own_memory else 0
+    if spec.phase == "step":
+        check_imported(spec, imported_bytes)
+        return _findings(spec, device, environment)
+    set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # as for a model, so that it does not count as the factory's doing
+    before = read_settings()
+    try:
+        return _findings(spec, device, environment)
+    except IsOwnStep as found:
+        if found.made is None or spec.source == "live":  # a live step is loaded anew, onto the device
+            raise
+        step = own_step(spec)
+        check_imported(step, imported_bytes)
+        return _findings(step, device, environment, partial(OwnStep, made=found.made, before=before))
+
+
+def _findings(
+    spec: Spec, device: Device, environment: Environment, make_step: Callable[..., OwnStep] = OwnStep
+) -> Inspection:
+    """Return the findings on a model, which is built if necessary, or on a step that ``make_step`` makes.
 
     The weights of a library's model take no memory here.
     """
-    if spec.phase == "step" and not environment.can.own_memory:
-        check_imported(spec)
     source = find_model(spec)
     unfit = source.unfit(environment.can)
     if unfit:
@@ -119,12 +139,12 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     settings: tuple[Setting, ...] = ()
     caveats, granularity = source.caveats, None
     if parameters is None or inputs is None or spec.weights is not None or spec.phase != "infer":
-        workload = _unfilled_workload(spec, device)
+        workload = _unfilled_workload(spec, device, make_step)
         parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
         granularity, why = _granularity(spec, workload)
         if granularity is not None:
             changed = msgspec.structs.replace(spec, granularity=granularity)
-            workload = _unfilled_workload(changed, device)
+            workload = _unfilled_workload(changed, device, make_step)
             caveats += (granularity_notice(granularity, why),)
         workload.try_out()
         shape = workload.input_shape()
@@ -150,10 +170,10 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     )
 
 
-def _unfilled_workload(spec: Spec, device: Device) -> Workload | OwnStep:
+def _unfilled_workload(spec: Spec, device: Device, make_step: Callable[..., OwnStep]) -> Workload | OwnStep:
     """Return a model on the CPU, whose weights may have no memory; or the user's own step on the device."""
     if spec.phase == "step":
-        return OwnStep(spec, device.torch_device)
+        return make_step(spec, device.torch_device)
     return Workload(spec, torch.device("cpu"), filled=False)
 
 

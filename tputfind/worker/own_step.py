@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +21,7 @@ from tputfind.worker.batch import Batch
 from tputfind.worker.devices.accelerator import kind_here
 from tputfind.worker.inputs import Call, Split, divides, is_counted, outline, sample_shapes, shows_samples, split_of
 from tputfind.worker.models import find_model
-from tputfind.worker.models.steps import StepOfSize
+from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
 from tputfind.worker.structures import drained
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
@@ -50,13 +50,23 @@ class OwnStep:
 
     trains_by_stand_in = has_own_optimizers = settles = False
 
-    def __init__(self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        spec: Spec,
+        device: torch.device,
+        doing: Callable[[str], None] = lambda _: None,
+        *,
+        made: object = None,
+        before: Mapping[str, str] | None = None,
+    ) -> None:
         """Make the step with the user's factory.
 
         Args:
             spec: the step and the seed.
             device: the device of ``tputfind.context()``.
             doing: gets a description of the current work on the host, in the past tense, and an empty text at its end.
+            made: the result of the factory, if this process has called it already.
+            before: the settings of torch before that call.
 
         Raises:
             TputfindError: the step does not exist.
@@ -66,10 +76,10 @@ class OwnStep:
         self._device = device
         self._doing = doing
         seed_all(spec.seed)
-        before = read_settings()
+        before = read_settings() if before is None else before
         source = find_model(spec)
         assert source.step is not None
-        self._step = source.step()
+        self._step = source.step() if made is None else as_step(spec, made)
         noted = (*set_on_import(), *changed_settings(before))
         self.settings = tuple(msgspec.structs.replace(setting, kept=True) for setting in noted)
         self._optimizers = list(self._step.optimizers) or _optimizers_here()
@@ -279,20 +289,22 @@ class OwnStep:
         return (made,), {}
 
 
-def check_imported(spec: Spec) -> None:
-    """Refuse a file that makes tensors when it is imported, since their memory would not be measured.
-
-    Call it before any other tensors are made.
-
-    Raises:
-        BadRequest: the tensors take more than 1 MiB.
-    """
+def tensor_bytes() -> int:
+    """Return the bytes of the tensors in this process; before any others are made, those that a file's import made."""
     storages = {
         tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
         for tensor in gc.get_objects()
         if issubclass(type(tensor), torch.Tensor) and tensor.layout is torch.strided
     }
-    total_bytes = sum(storages.values())
+    return sum(storages.values())
+
+
+def check_imported(spec: Spec, total_bytes: int) -> None:
+    """Refuse a file that makes tensors when it is imported, since their memory would not be measured.
+
+    Raises:
+        BadRequest: the tensors take more than 1 MiB.
+    """
     if total_bytes > _SMALL_BYTES:
         home, _, name = spec.model.rpartition(":")
         raise BadRequest(

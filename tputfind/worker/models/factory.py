@@ -127,7 +127,7 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
             raise BadRequest(f"{spec.model} makes its own inputs: leave --input-size, --image-size and --input out")
         return made
     if is_step(made):
-        raise_own_step(spec)
+        raise_own_step(spec, made)
     if made is None:
         raise UnknownModel(f"{spec.model} returned nothing", RETURN)
     is_function = callable(made) and not isinstance(made, type)

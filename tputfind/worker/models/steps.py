@@ -97,27 +97,30 @@ def _never_reads(maker: Callable[[Any], object]) -> bool:
     return name not in code.co_cellvars and all(one.argval != name for one in dis.get_instructions(code))
 
 
+def as_step(spec: Spec, made: object) -> Step:
+    """Return the result of a factory as a step; raise UnknownModel if it is none."""
+    if isinstance(made, Step):
+        return made
+    if is_step(made):
+        assert isinstance(made, tuple)
+        return Step(*made)
+    raise UnknownModel(
+        f"{spec.model} returned {type(made).__name__}, which is no step", "return a tputfind.Step(run, make_batch)"
+    )
+
+
 def of_step(spec: Spec, make: Callable[[], object], path: Path | None = None) -> Source:
     """Return the source of a step; raise IsOwnStep if the spec does not request a step yet."""
     if spec.phase != "step":
         raise_own_step(spec)
 
-    def step() -> Step:
-        made = make()
-        if isinstance(made, Step):
-            return made
-        if is_step(made):
-            assert isinstance(made, tuple)
-            return Step(*made)
-        raise UnknownModel(
-            f"{spec.model} returned {type(made).__name__}, which is no step", "return a tputfind.Step(run, make_batch)"
-        )
-
-    return Source(lambda: raise_own_step(spec), path=path, step=step)
+    return Source(lambda: raise_own_step(spec), path=path, step=lambda: as_step(spec, make()))
 
 
-def raise_own_step(spec: Spec) -> NoReturn:
-    """Raise IsOwnStep: the name stands for a step, but the spec requests a model."""
-    raise IsOwnStep(
+def raise_own_step(spec: Spec, made: object = None) -> NoReturn:
+    """Raise IsOwnStep: the name stands for a step, which may be made already, but the spec requests a model."""
+    error = IsOwnStep(
         f"{spec.model} is a step of its own, which runs on its device alone", "measure it there: tputfind FILE.py:NAME"
     )
+    error.made = made
+    raise error
