@@ -316,16 +316,23 @@ class Session:
         return settled
 
     def time_singly(self) -> None:
-        """Time the batch sizes of the answers once more, on the first of several devices alone."""
+        """Time the batch sizes of the answers once more, in one process on the first of several devices alone."""
         if self._spec.device_count == 1:
             return
-        known = {row.batch_size for row in self.record.single_rows}
-        for batch_size in sorted({row.batch_size for _, row in answers(self.record)} - known):
-            self._progress.doing(f"timing batch {batch_size} on one device by itself", None)
-            planned = stopping.of_process(self._spec, 0)
-            (row,) = self._runner.on_one_device().time_batches((batch_size,), 0, planned, None, self.record.trials)
-            self._progress.did(f"batch {batch_size} on one device: {progress.result(row, 0)}")
-            self.update(single_rows=(*self.record.single_rows, row))
+        left = sorted({row.batch_size for _, row in answers(self.record)} - self._singly_timed())
+        while left:
+            self._progress.doing(f"timing batch {left[0]} on one device by itself", None)
+            planned, alone = stopping.of_process(self._spec, 0), self._runner.on_one_device()
+            with closing(alone.time_batches(left, 0, planned, None, self.record.trials)) as rows:
+                for row in rows:
+                    if row.failure is not None and row.batch_size != left[0]:
+                        break  # other rows left memory behind: it is timed again, in a fresh process
+                    self._progress.did(f"batch {row.batch_size} on one device: {progress.result(row, 0)}")
+                    self.update(single_rows=(*self.record.single_rows, row))
+            left = [size for size in left if size not in self._singly_timed()]
+
+    def _singly_timed(self) -> set[int]:
+        return {row.batch_size for row in self.record.single_rows}
 
     def time_beside_others(self, batch_size: int, barrier: Barrier, taken: Sequence[Trial]) -> None:
         """Time a batch size in one more process, which meets the processes of other devices at a barrier.

@@ -3,6 +3,7 @@ from msgspec.structs import replace
 from support.records import example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
+from tputfind.analysis.answers import answers
 from tputfind.errors import ModelFailed
 from tputfind.processes.messages import Diagnosis
 from tputfind.record.files import RecordFile
@@ -476,3 +477,25 @@ def test_kernel_error_of_continuing_trial_is_retried_alone():
 def iter_closed(trial):
     """Yield one trial."""
     yield trial
+
+
+class TimerOfOne(Timer):
+    """The runner of one of several devices, which is its own."""
+
+    def on_one_device(self):
+        return self
+
+
+@pytest.mark.parametrize("fails_after", [None, 4])
+def test_answers_are_timed_on_one_device_in_one_process(fails_after):
+    spec = replace(example().spec, parallel="ddp", gpus=2, phase="train", dtype="bf16", slo_ms=None, soak=0)
+    rows = (row(1, 5.0), row(2, 8.0), row(4, 20.0))
+    record = replace(example(), spec=spec, rows=rows, edge=Edge(largest_batch=4, limited_by="cap"), safe=None)
+    timer = TimerOfOne(spec, (4.0,), (), lambda number, size, first: size == fails_after and not first)
+    session = Session(record, timer, RecordFile(None, ""), Silent())
+    session.time_singly()
+    session.time_singly()  # all are known
+
+    assert {each.batch_size for _, each in answers(session.record)} == {2, 4}
+    assert [(one.batch_size, one.status) for one in session.record.single_rows] == [(2, "ok"), (4, "ok")]
+    assert timer.asked == [(0, (2, 4)), *([(0, (4,))] if fails_after else [])]
