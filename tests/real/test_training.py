@@ -197,7 +197,35 @@ _SEGMENTS = {"feature_size": 32, "mask_feature_size": 32, "hidden_dim": 32, "enc
 _SWIN = {"embed_dim": 8, "depths": [1] * 4, "num_heads": [2] * 4, "window_size": 4, "image_size": 32} | {
     "out_features": [f"stage{number}" for number in range(1, 5)]
 }
-_NO_TEXT = ("ViT", "Wav2Vec2", "PatchTST")
+_LUKE = {**_TINY, "entity_vocab_size": 9, "entity_emb_size": 32}
+_REGIONS = {**_TINY, "visual_embedding_dim": 16}
+_PERCEIVER = {"num_latents": 4, "d_latents": 32, "num_blocks": 1, "num_self_attends_per_block": 1} | {
+    "num_cross_attention_heads": 1,
+    "num_self_attention_heads": 2,
+    "vocab_size": 99,
+    "max_position_embeddings": 16,
+    "d_model": 32,
+}
+_DEPTH = {"depths": [1] * 4, "hidden_sizes": [8] * 4, "num_attention_heads": [2] * 4, "decoder_hidden_size": 8}
+_DPT = {**_VIT, "num_hidden_layers": 4, "backbone_out_indices": [0, 1, 2, 3]} | {
+    "neck_hidden_sizes": [8] * 4,
+    "fusion_hidden_size": 8,
+}
+_CLIPSEG = {"text_config": {**_TINY, "bos_token_id": 0, "eos_token_id": 98}, "vision_config": _VIT} | {
+    "projection_dim": 32,
+    "extract_layers": [0],
+    "reduce_dim": 16,
+    "decoder_num_attention_heads": 2,
+    "decoder_intermediate_size": 32,
+}
+_SEGGPT = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "mlp_dim": 32, "patch_size": 8} | {
+    "image_size": [64, 32],
+    "intermediate_hidden_state_indices": [0, 1],
+    "decoder_hidden_size": 8,
+    "merge_index": 0,
+    "pretrain_image_size": 32,
+}
+_NO_TEXT = ("ViT", "Wav2Vec2", "PatchTST", "GLPN", "DPT", "SegGpt")
 _TARGETS = ("label", "position", "future", "target")
 _HEADS = [
     ("BertForMaskedLM", "Bert", _TINY, {"labels": (8,)}),
@@ -224,6 +252,18 @@ _HEADS = [
     ("ImageGPTForCausalImageModeling", "ImageGPT", _GPT2, {"labels": (8,)}),
     ("BertGenerationDecoder", "BertGeneration", {**_TINY, "is_decoder": True}, {"labels": (8,)}),
     ("BertModel", "Bert", _TINY, {}),
+    ("OpenAIGPTDoubleHeadsModel", "OpenAIGPT", _GPT2, {"labels": (4, 8), "mc_labels": ()}),
+    ("PerceiverForMaskedLM", "Perceiver", _PERCEIVER, {"labels": (16,)}),
+    ("LukeForEntityPairClassification", "Luke", _LUKE, {"labels": ()}),
+    ("LukeForEntitySpanClassification", "Luke", _LUKE, {"labels": (2,)}),
+    ("VisualBertForPreTraining", "VisualBert", _REGIONS, {"labels": (44,), "sentence_image_labels": ()}),
+    ("VisualBertForQuestionAnswering", "VisualBert", {**_REGIONS, "num_labels": 5}, {"labels": (5,)}),
+    ("VisualBertForMultipleChoice", "VisualBert", _REGIONS, {"labels": ()}),
+    ("TapasForQuestionAnswering", "Tapas", _TINY, {"labels": (8,)}),
+    ("CLIPSegForImageSegmentation", "CLIPSeg", _CLIPSEG, {"labels": (32, 32)}),
+    ("SegGptForImageSegmentation", "SegGpt", _SEGGPT, {"labels": (3, 32, 32)}),
+    ("GLPNForDepthEstimation", "GLPN", _DEPTH, {"labels": (224, 224)}),
+    ("DPTForDepthEstimation", "DPT", _DPT, {}),  # it raises NotImplementedError if labels are given
 ]
 
 
@@ -241,7 +281,11 @@ def test_model_of_transformers_trains_with_its_own_loss_from_labels(tmp_path, he
     keywords = batch._inputs[1]
     made = workload._module(**keywords)
 
-    targets = {name: value for name, value in keywords.items() if any(word in name for word in _TARGETS)}
+    targets = {
+        name: value
+        for name, value in keywords.items()
+        if any(word in name for word in _TARGETS) and not name.startswith("entity_")
+    }
     drawn = {name: tuple(value.shape) for name, value in targets.items()}
     assert drawn == {name: (3, *shape) for name, shape in labels.items()}
     assert bool(torch.isfinite(loss))

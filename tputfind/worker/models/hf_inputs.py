@@ -149,7 +149,11 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
     for modality in MODALITIES:
         if modality.argument in heard.places:
             chosen |= {"input_ids", *_modality_arguments(model, modality)}
+    if "Entity" in type(model.module).__name__:  # a head that classifies entities, which are optional elsewhere
+        chosen |= {name for name in takes & set(RULES) if name.startswith("entity_")}
     main = model.module.main_input_name
+    if main == "inputs" and "input_ids" in takes:  # two names of one argument
+        main = "input_ids"
     if not chosen & MAIN:
         mains = [name for name in ([main] if isinstance(main, str) else main) if name in takes]
         chosen |= set(mains or [name for name in model.takes if name in MAIN][:1])
@@ -212,10 +216,12 @@ def _tokens_of_head(model: Model, parts: dict[str, Part]) -> dict[str, Part]:
     if not isinstance(text, Drawn):
         return {}
     if name.endswith(("ForMultipleChoice", "DoubleHeadsModel")):
+        if name.endswith("DoubleHeadsModel"):  # some do not flatten the mask, which is of ones
+            parts.pop("attention_mask", None)
         return {
             name: replace(part, sample_shape=(CHOICES, *part.sample_shape))
             for name, part in parts.items()
-            if isinstance(part, Drawn) and part.sample_shape == text.sample_shape
+            if isinstance(part, Drawn) and (part.sample_shape == text.sample_shape or name.startswith("visual_"))
         }
     token, count = _marks(model, name)
     if token is None or count >= text.sample_shape[0]:

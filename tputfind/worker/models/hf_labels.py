@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,6 +13,7 @@ import torch
 from tputfind.worker.inputs import Drawn, Each
 from tputfind.worker.models.detection import OBJECTS, draw_boxes
 from tputfind.worker.models.hf_model import Model, Packed, Part, Prompt, Same
+from tputfind.worker.models.hf_rules import ENTITIES
 
 _SPOKEN: Final = 16
 """Tokens in the transcript of a speech sample."""
@@ -37,9 +39,13 @@ def _contrastive(_model: Model, parts: _Parts) -> _Labels:
     return {"return_loss": True} if both else {}
 
 
-def _tokens(_model: Model, parts: _Parts) -> _Labels:
+def _tokens(model: Model, parts: _Parts) -> _Labels:
     text = _text(parts.get("decoder_input_ids", parts.get("input_ids")))
-    return {} if text is None else {"labels": text}
+    if text is None:
+        return {}
+    if model.module.main_input_name == "inputs":  # a decoder that computes all positions, however many tokens there are
+        text = replace(text, sample_shape=(int(model.look("max_position_embeddings")),))
+    return {"labels": text}
 
 
 def _text(part: Part | None) -> Drawn | None:
@@ -51,8 +57,11 @@ def _text(part: Part | None) -> Drawn | None:
 
 
 def _pretraining(model: Model, parts: _Parts) -> _Labels:
-    pair = Drawn((), dtype=torch.int64)
-    return {**_tokens(model, parts), "next_sentence_label": pair, "sentence_order_label": pair}
+    pair, labels = Drawn((), dtype=torch.int64), _tokens(model, parts)
+    text, regions = labels.get("labels"), parts.get("visual_embeds")
+    if isinstance(text, Drawn) and isinstance(regions, Drawn):
+        labels["labels"] = replace(text, sample_shape=(text.sample_shape[0] + regions.sample_shape[0],))
+    return labels | dict.fromkeys(("next_sentence_label", "sentence_order_label", "sentence_image_labels"), pair)
 
 
 def _classes(model: Model, _parts: _Parts) -> _Labels:
@@ -103,7 +112,10 @@ def _answer(model: Model, parts: _Parts) -> _Labels:
         count = model.look("num_qa_labels")
         if count is not None:  # lxmert
             return {"labels": Drawn((), dtype=torch.int64, below=int(count))}
-        return {"labels": Drawn((int(model.config.num_labels),), image=True)} if "pixel_values" in parts else {}
+        if {"pixel_values", "visual_embeds"} & set(parts):
+            return {"labels": Drawn((int(model.config.num_labels),), image=True)}
+        text = _text(parts.get("input_ids"))
+        return {} if text is None else {"labels": Drawn(text.sample_shape, dtype=torch.int64)}  # the cells of a table
     text = _text(parts.get("input_ids"))
     if text is None:
         return {}
@@ -117,6 +129,19 @@ def _class_of_each_pixel(model: Model, parts: _Parts) -> _Labels:
     return (
         {"labels": Drawn(image.sample_shape[-2:], dtype=torch.int64, below=below)} if isinstance(image, Drawn) else {}
     )
+
+
+def _number_of_each_pixel(model: Model, parts: _Parts) -> _Labels:
+    """Return a depth or the probability of a class for each pixel; nothing if the model refuses to be trained."""
+    image, forward = parts.get("pixel_values"), inspect.unwrap(type(model.module).forward)
+    refuses = "NotImplementedError" in getattr(forward, "__code__", forward).co_names
+    if refuses or not isinstance(image, Drawn):
+        return {}
+    return {"labels": parts.get("prompt_masks", Drawn(image.sample_shape[-2:], image=True))}
+
+
+def _class_of_each_entity(model: Model, _parts: _Parts) -> _Labels:
+    return {"labels": Drawn((ENTITIES,), dtype=torch.int64, below=int(model.config.num_labels))}
 
 
 def _objects(model: Model, _parts: _Parts) -> _Labels:
@@ -178,6 +203,12 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForQuestionAnswering": _answer,
     "ForQuestionAnsweringSimple": _answer,
     "ForSemanticSegmentation": _class_of_each_pixel,
+    "ForImageSegmentation": _number_of_each_pixel,
+    "ForDepthEstimation": _number_of_each_pixel,
+    "ForEntityClassification": _classes,
+    "ForEntityPairClassification": _classes,
+    "ForEntitySpanClassification": _class_of_each_entity,
+    "ForVisualReasoning": _classes,
     "ForObjectDetection": _objects,
     "ForUniversalSegmentation": _segments,
     "ForInstanceSegmentation": _segments,

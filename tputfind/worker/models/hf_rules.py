@@ -29,8 +29,12 @@ _VISION: Final = ("vision_config", "image_config", "backbone_config", "vit_confi
 _AUDIO: Final = ("audio_config", "audio_encoder_config", "encoder_config", "speech_config")
 _ENCODED: Final = 64
 """Number of states from an encoder that is not part of the model."""
-_REGIONS: Final = 36
+REGIONS: Final = 36
 """Regions that a detector finds in an image, for models that take regions."""
+ENTITIES: Final = 2
+"""Entities that a text mentions, for heads that classify entities or pairs of them."""
+_MENTION: Final = 3
+"""Tokens of a mention of an entity."""
 _PATCHES_AS_IMAGES: Final = {"kimi_k25_vision", "paddleocr_vl_vision"}
 """Types of encoders whose patches are small images instead of rows of numbers."""
 _FRAMES_FIRST: Final = ("speech_to_text", "univnet")
@@ -311,8 +315,20 @@ def _times(model: Model) -> Drawn:
     return Drawn((past.sample_shape[0], int(model.look("num_time_features", default=1))))
 
 
+def _place_of_each_entity(model: Model) -> Drawn:
+    return Drawn((ENTITIES,), dtype=torch.int64, below=_text_length(model))
+
+
 BESIDE: Final = {
-    "input_ids": ("attention_mask", "bbox", "lang_ids", "visual_feats", "visual_pos"),
+    "input_ids": (
+        "attention_mask",
+        "bbox",
+        "lang_ids",
+        "visual_feats",
+        "visual_pos",
+        "visual_embeds",
+        "visual_attention_mask",
+    ),
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
     "pixel_values": (
@@ -378,9 +394,16 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "aspect_ratio_mask": lambda model: Drawn((1, _tiles(model)), dtype=torch.int64, ones=True),
     "cross_attention_mask": lambda model: Drawn((_text_length(model), 1, _tiles(model)), dtype=torch.int64, ones=True),
     "visual_feats": lambda model: (
-        Drawn((_REGIONS, int(model.look("visual_feat_dim")))) if model.look("visual_feat_dim") else None
+        Drawn((REGIONS, int(model.look("visual_feat_dim")))) if model.look("visual_feat_dim") else None
     ),
-    "visual_pos": lambda model: Drawn((_REGIONS, int(model.look("visual_pos_dim", default=4)))),
+    "visual_pos": lambda model: Drawn((REGIONS, int(model.look("visual_pos_dim", default=4)))),
+    "visual_embeds": lambda model: Drawn((REGIONS, int(model.look("visual_embedding_dim")))),
+    "visual_attention_mask": lambda _: Drawn((REGIONS,), dtype=torch.int64, ones=True),
+    "entity_ids": lambda model: Drawn((ENTITIES,), dtype=torch.int64, below=int(model.look("entity_vocab_size"))),
+    "entity_attention_mask": lambda _: Drawn((ENTITIES,), dtype=torch.int64, ones=True),
+    "entity_position_ids": lambda model: Drawn((ENTITIES, _MENTION), dtype=torch.int64, below=_text_length(model)),
+    "entity_start_positions": _place_of_each_entity,
+    "entity_end_positions": _place_of_each_entity,
     "flattened_patches": _flattened_patches,
     "inputs": _inputs,
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
