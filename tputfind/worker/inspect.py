@@ -119,9 +119,10 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     except IsOwnStep as found:
         if found.made is None or spec.source == "live":  # a live step is loaded anew, onto the device
             raise
-        step = own_step(spec)
-        check_imported(step, imported_bytes)
-        return _findings(step, device, environment, partial(OwnStep, made=found.made, before=before))
+        made = found.made
+    step = own_step(spec)
+    check_imported(step, imported_bytes)
+    return _findings(step, device, environment, partial(OwnStep, made=made, before=before))
 
 
 def _findings(
