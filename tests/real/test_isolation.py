@@ -238,6 +238,20 @@ def test_slow_import_of_a_model_happens_once_for_all_processes(tmp_path):
     assert set(others) == {"True"}
 
 
+def test_garbage_collections_leave_out_what_the_server_imported(tmp_path, ask):
+    (tmp_path / "model.py").write_text(
+        "import gc\n"
+        "from torch import nn\n"
+        f"with open('{tmp_path}/frozen.txt', 'w') as file: print(gc.get_freeze_count(), file=file)\n"
+        "def make(): return nn.Identity()\n"
+    )
+
+    ran = ask(tmp_path, f"{tmp_path}/model.py:make", "--input-size", 4, "--batch-sizes", 1, "--device", "cpu", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert int((tmp_path / "frozen.txt").read_text()) > 10**5  # torch's own
+
+
 def test_package_in_model_folder_shadows_the_installed_one(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "torchvision.py").write_text("from torch import nn\nMINE = nn.Identity\n")

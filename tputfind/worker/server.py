@@ -1,6 +1,7 @@
 """The process that imports torch once and forks a child for every question; it opens no device itself."""
 
 import ctypes
+import gc
 import os
 import signal
 import sys
@@ -77,6 +78,8 @@ def _import(name: str) -> bytes:
         import_package(name)
     except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
         return (f"{error}".strip().split("\n")[0] or type(error).__name__).encode()
+    gc.collect()
+    gc.freeze()  # garbage collections of the children then neither scan nor copy the objects of the packages
     return b""
 
 
