@@ -12,7 +12,7 @@ BY_DEFAULT = {"test_command", "test_contract", "test_size", "test_page"}
 """The tests of real processes that pytest runs by default; the other ones take many minutes together."""
 
 # The duration of an example depends on the machine: a brief stall is not a failure.
-settings.register_profile("any machine", deadline=None)
+settings.register_profile("any machine", deadline=None, print_blob=True)
 settings.load_profile("any machine")
 
 
