@@ -14,6 +14,7 @@ import tputfind
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
 from tputfind.worker.lightning import optimizers_of
+from tputfind.worker.models import slow_imports
 from tputfind.worker.workload import Workload
 
 pytest.importorskip("lightning")
@@ -139,6 +140,10 @@ def test_lightning_batch_is_found_at_its_owner(tmp_path, ask, name, more, shape)
 
     assert ran.status == 0, ran.err
     assert ran.record().input_shape == shape
+
+
+def test_lightning_is_imported_once_for_all_processes():
+    assert "lightning" in slow_imports()  # this process has imported it, as an inspecting one does
 
 
 def test_find_trains_a_live_module_and_infers_it_by_its_example():

@@ -13,9 +13,10 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.spec import Spec
 from tputfind.record.types import SOURCES, SourceName
 from tputfind.worker.models import factory, huggingface, live, saved, timm_models, torchvision_models
+from tputfind.worker.models.lightning import LIGHTNING
 from tputfind.worker.models.source import Source
 
-_SLOW_IMPORTS: Final = tuple(source.package for source in SOURCES.values() if source.package is not None)
+_SLOW_IMPORTS: Final = (*(source.package for source in SOURCES.values() if source.package is not None), *LIGHTNING)
 
 
 class _Models(NamedTuple):

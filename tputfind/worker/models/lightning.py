@@ -16,7 +16,7 @@ from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec
 from tputfind.worker.inputs import Call, Drawn, Inputs, MakeInputs
 
-_PACKAGES: Final = ("lightning", "pytorch_lightning")
+LIGHTNING: Final = ("lightning", "pytorch_lightning")
 _HOW: Final = (
     "return (module, batch size -> batch), or describe its parts: --input :float:Bx3x32x32 --input :int64:B:10"
 )
@@ -27,7 +27,7 @@ _MANY: Final = 10**9
 def is_lightning(module: object) -> bool:
     """Return whether a module is a LightningModule of either package."""
     return any(
-        base.__name__ == "LightningModule" and base.__module__.partition(".")[0] in _PACKAGES
+        base.__name__ == "LightningModule" and base.__module__.partition(".")[0] in LIGHTNING
         for base in type(module).__mro__
     )
 
@@ -197,7 +197,7 @@ def _build_batch(described: Call) -> object:
 def overrides(module: Any, name: str) -> bool:
     """Return whether a module overrides a method of LightningModule."""
     method = getattr(type(module), name, None)
-    return getattr(method, "__module__", "").partition(".")[0] not in _PACKAGES
+    return getattr(method, "__module__", "").partition(".")[0] not in LIGHTNING
 
 
 def _has_loader(module: Any) -> bool:
