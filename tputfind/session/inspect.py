@@ -73,7 +73,7 @@ def _preload(spec: Spec, children: Children) -> None:
         children.preload(package)  # if the import fails, the inspection reports why
     if spec.source == "hf":
         children.preload("transformers.modeling_utils")
-    if is_compiled(spec.mode):
+    if is_compiled(spec.mode) or spec.phase == "train":  # every optimizer imports it
         children.preload("torch._dynamo")
 
 

@@ -1,5 +1,6 @@
 """A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
@@ -8,7 +9,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import ModelFailed
@@ -404,7 +404,8 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
     For a tensor that is sharded over devices, its local part counts.
     """
-    if isinstance(tensor, DTensor):
+    shards = sys.modules.get("torch.distributed.tensor")  # its import takes long; who shards has imported it
+    if shards is not None and isinstance(tensor, shards.DTensor):
         tensor = tensor.to_local()
     plain = is_of_torch(tensor)
     return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__
