@@ -1,3 +1,4 @@
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -33,34 +34,33 @@ def golden(request: pytest.FixtureRequest):
     return check
 
 
-@pytest.fixture(scope="module")
-def children():
-    """Return a server that forks a process for every question."""
-    from tputfind.processes.children import Children
-
-    with Children() as children:
-        yield children
-
-
-@pytest.fixture(scope="module")
-def kept():
-    """Return one server for all questions of a module's tests; see support.command."""
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory):
+    """Return one server that forks a process for every question of all tests; see support.command."""
     from support.command import Kept
 
     kept = Kept()
+    with contextlib.chdir(tmp_path_factory.mktemp("server")):
+        kept.preload("torch")  # start it now, before a test changes the folder or the environment
     yield kept
     kept.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def children(kept):
+    """Return the same server, for tests that ask it directly."""
+    return kept
+
+
+@pytest.fixture(scope="session")
 def ask(kept):
-    """Run the command in this process; all tests of a module share one server."""
+    """Run the command in this process, with the server of all tests."""
     return kept.run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def browser():
-    """Return the system's Chromium, shared by a module's tests; each test opens its own pages. See support.browser."""
+    """Return the system's Chromium, shared by all tests; each test opens its own pages. See support.browser."""
     from support.browser import missing, started
 
     reason = missing()

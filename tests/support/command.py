@@ -81,7 +81,7 @@ class Kept(Ranks):
         """Run the command in this process, as ``run`` does in a process of its own.
 
         It serves tests of models, options and devices. Start, interruption, printing and exit are visible only from
-        outside. Name model files by full path: the server keeps its first working folder.
+        outside. Name model files by full path: the server keeps the working folder that it started in.
         """
         from tputfind.commands import main
 
