@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 from support import backend, contract
-from support.command import ENVIRONMENT, QUICK, measured, run
+from support.command import ENVIRONMENT, QUICK, Kept, measured, run
 from support.folders import MODELS
 
 from tputfind.record.clocks import Methods, Pipeline, figures_of, stage_figures
@@ -23,6 +23,20 @@ def installed():
     """Return the environment of a process that can import the backend by name."""
     searched = os.pathsep.join([str(backend.built()), ENVIRONMENT["PYTHONPATH"]])
     return ENVIRONMENT | {"PYTHONPATH": searched, "HOSTDEV_MEMORY_MIB": "1024"}
+
+
+@pytest.fixture(scope="module")
+def ask(installed):
+    """Run the command in this process, with one server that can import the backend by name."""
+    kept = Kept(variables={"HOSTDEV_MEMORY_MIB": installed["HOSTDEV_MEMORY_MIB"]})
+
+    def found(folder, *arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "path", [str(backend.built()), *sys.path])
+            return kept.run(folder, *arguments)
+
+    yield found
+    kept.close()
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +58,11 @@ def test_hostdev_fulfils_the_device_contract(installed):
     ("options", "memory_mib", "largest"),
     [((), 1024, 255), (("--memory-limit", "100MiB"), 100, 24)],
 )
-def test_edge_is_at_the_end_of_memory(tmp_path, installed, options, memory_mib, largest):
+def test_edge_is_at_the_end_of_memory(tmp_path, ask, options, memory_mib, largest):
     asked = (f"{MODELS}/plain.py:four_mebibytes", "--device", "hostdev", *options, *QUICK)
-    record = measured(tmp_path, *asked, environment=installed)
+    ran = ask(tmp_path, *asked)
+    assert ran.status == 0, ran.err
+    record = ran.record()
 
     assert (record.edge.largest_batch, record.edge.fails_at) == (largest, largest + 1)
     assert record.edge.limited_by == "memory"
@@ -58,9 +74,9 @@ def test_edge_is_at_the_end_of_memory(tmp_path, installed, options, memory_mib, 
     assert "HOSTDEV out of memory" in refused.message
 
 
-def test_inputs_too_large_for_the_host_are_host_memory_limit(tmp_path, installed):
+def test_inputs_too_large_for_the_host_are_host_memory_limit(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:inputs_fill_the_host_above_4", "--device", "hostdev", *QUICK)
-    ran = run(tmp_path, *asked, environment=installed)
+    ran = ask(tmp_path, *asked)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -71,8 +87,10 @@ def test_inputs_too_large_for_the_host_are_host_memory_limit(tmp_path, installed
     assert "in small_inputs" in refused.traceback
 
 
-def test_whole_model_runs_and_its_record_names_device_and_clock(tmp_path, installed):
-    record = measured(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW, environment=installed)
+def test_whole_model_runs_and_its_record_names_device_and_clock(tmp_path, ask):
+    ran = ask(tmp_path, "resnet18", "--device", "hostdev:1", *ONE_ROW)
+    assert ran.status == 0, ran.err
+    record = ran.record()
     environment = record.environment
 
     assert (environment.device, environment.device_name) == ("hostdev:1", "CPU behind a backend of its own")
@@ -86,20 +104,21 @@ def test_whole_model_runs_and_its_record_names_device_and_clock(tmp_path, instal
 
 
 @pytest.mark.parametrize("device", ["hostdev", "cpu"])
-def test_row_of_few_batches_holds_last_output_during_the_next(tmp_path, installed, device):
+def test_row_of_few_batches_holds_last_output_during_the_next(tmp_path, ask, device):
     """Like a loop of ``output = model(inputs)``, and like a trial."""
     few = ("--batch-sizes", 1, "--batches", 1, "--warmup", 1, "--processes", 1, "--max-seconds", 1)
-    (row,) = measured(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few, environment=installed).rows
+    (row,) = ask(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few).record().rows
 
     assert len(row.device_ms) < 3
     assert row.peak_allocated_bytes == pytest.approx(2 * 64 * MIB, rel=0.1)
 
 
-def test_training_runs_too(tmp_path, installed):
+def test_training_runs_too(tmp_path, ask):
     asked = ("resnet18", "--device", "hostdev", "--phase", "train", *ONE_ROW)
-    record = measured(tmp_path, *asked, environment=installed)
+    ran = ask(tmp_path, *asked)
 
-    assert record.rows[0].output.result == "loss"
+    assert ran.status == 0, ran.err
+    assert ran.record().rows[0].output.result == "loss"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +193,8 @@ def test_device_without_counters_refuses_a_memory_limit(tmp_path, installed):
         (("--device", "nodev"), 2, "'nodev' is none of auto, cpu, cpu:0-3, cuda"),
     ],
 )
-def test_impossible_device_request_is_refused_in_one_line(tmp_path, installed, options, status, told):
-    ran = run(tmp_path, "resnet18", *options, "--quiet", environment=installed)
+def test_impossible_device_request_is_refused_in_one_line(tmp_path, ask, options, status, told):
+    ran = ask(tmp_path, "resnet18", *options, "--quiet")
 
     assert (ran.status, len(ran.err.splitlines())) == (status, 1)
     assert told in ran.err
@@ -216,10 +235,10 @@ def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie
     assert "On the CPU" not in ran.out
 
 
-def test_clocks_times_a_pipeline_on_it(tmp_path, installed):
+def test_clocks_times_a_pipeline_on_it(tmp_path, ask):
     model = f"{MODELS}/plain.py:sleeps"
     few = ("--batch-size", 2, "--repeats", 6, "--drop", 1, "--warmup", 1, "--save", "all.json")
-    ran = run(tmp_path, "clocks", model, model, "--device", "hostdev", *few, environment=installed)
+    ran = ask(tmp_path, "clocks", model, model, "--device", "hostdev", *few)
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Pipeline)
 
