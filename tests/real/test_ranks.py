@@ -41,8 +41,8 @@ def test_edge_runs_on_both_ranks_and_one_more_fails_in_bare_loop(tmp_path):
 
 
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_model_trains_on_two_devices_and_is_compared_with_one(tmp_path, parallel):
-    ran = run(tmp_path, *SMALL, "--parallel", parallel, "--save", "rows.csv")
+def test_model_trains_on_two_devices_and_is_compared_with_one(tmp_path, ask, parallel):
+    ran = ask(tmp_path, *SMALL, "--parallel", parallel, "--save", "rows.csv")
 
     assert ran.status == 0, ran.err
     record = ran.record(f"*-train-{parallel}-x2-*")
@@ -105,8 +105,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asked", "told"), REFUSED, ids=[" ".join(map(str, one[0][-4:])) for one in REFUSED])
-def test_impossible_multi_device_run_is_refused_in_one_line(tmp_path, *, asked, told):
-    ran = run(tmp_path, *asked, *QUICK)
+def test_impossible_multi_device_run_is_refused_in_one_line(tmp_path, ask, *, asked, told):
+    ran = ask(tmp_path, *asked, *QUICK)
 
     assert ran.status in (2, 5), ran.err
     assert told in " ".join(ran.err.split())
@@ -114,9 +114,9 @@ def test_impossible_multi_device_run_is_refused_in_one_line(tmp_path, *, asked, 
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_more_devices_than_there_are_is_refused_in_one_line(tmp_path, device):
+def test_more_devices_than_there_are_is_refused_in_one_line(tmp_path, ask, device):
     asked = ("resnet18", "--phase", "train", "--parallel", "ddp", "--gpus", 64, "--device", device)
-    ran = run(tmp_path, *asked, *QUICK)
+    ran = ask(tmp_path, *asked, *QUICK)
 
     assert ran.status == 3
     assert "64 ranks take as many" in ran.err
@@ -199,8 +199,8 @@ def test_step_failing_in_one_rank_is_reported_in_one_line(tmp_path):
     assert "fails at batch 2: rank 1: ValueError: had enough" in " ".join(ran.err.split())
 
 
-def test_model_failing_in_one_rank_is_reported_in_one_line(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/ranks.py:fails_in_rank_1", *TRAINED, "--parallel", "ddp", timeout_s=120)
+def test_model_failing_in_one_rank_is_reported_in_one_line(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/ranks.py:fails_in_rank_1", *TRAINED, "--parallel", "ddp")
 
     assert ran.status == 5, ran.err
     assert "fails at batch 2: rank 1: ValueError: rank 1 had enough" in ran.err.splitlines()[-1]
@@ -213,8 +213,8 @@ def test_model_failing_in_one_rank_is_reported_in_one_line(tmp_path):
         ("begins_its_own_group", "(with --gpus the process group is up: call init_process_group unless"),
     ],
 )
-def test_step_breaking_the_process_group_is_reported_in_one_line(tmp_path, step, told):
-    ran = run(tmp_path, f"{MODELS}/ranks.py:{step}", *TWO, "--batch-sizes", 2, *QUICK, timeout_s=120)
+def test_step_breaking_the_process_group_is_reported_in_one_line(tmp_path, ask, step, told):
+    ran = ask(tmp_path, f"{MODELS}/ranks.py:{step}", *TWO, "--batch-sizes", 2, *QUICK)
 
     assert ran.status == 5, ran.err
     assert told in ran.err.splitlines()[-1]
