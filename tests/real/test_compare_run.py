@@ -17,6 +17,8 @@ import tputfind
 FILE = MODELS / "in_turn.py"
 OLD, SLOWER = f"{FILE}:old", f"{FILE}:slower"
 RUN = ("compare", "--run", "--device", "cpu", "--quiet")
+ENDS_EARLY = ("--tolerance", "30%", "--budget", "30s")
+"""A wide tolerance, within which equal models are soon known to be the same."""
 
 
 def test_slower_model_is_reported_with_interval_and_fails_the_gate(tmp_path):
@@ -55,7 +57,7 @@ def test_two_recipes_of_one_model_are_compared(tmp_path):
 
 def test_models_too_large_together_take_turns(tmp_path):
     environment = ENVIRONMENT | {"HELD": str(tmp_path / "held")}
-    ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", "--budget", "30s", environment=environment)
+    ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", *ENDS_EARLY, environment=environment)
 
     assert ran.status == 0, ran.err
     assert "ambiguous" in ran.out or "same" in ran.out
@@ -81,7 +83,7 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
 
 @pytest.mark.parametrize("factory", ["needs_grad", "step"])
 def test_models_requiring_autograd_are_compared(tmp_path, factory):
-    ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", "--budget", "30s")
+    ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", *ENDS_EARLY)
 
     assert ran.status == 0, ran.err
 
