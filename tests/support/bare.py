@@ -63,16 +63,3 @@ def step_seconds(
     assert done.returncode == 0, done.stderr
     seconds: list[float] | None = json.loads(done.stdout)
     return seconds
-
-
-def largest_batch(script: str, limit_bytes: int, fails: int, granularity: int = 1, where: tuple[str, ...] = ()) -> int:
-    """Return the largest batch with which a script's own loop takes three steps, by bisection below ``fails``."""
-    assert step_seconds(script, fails, limit_bytes=limit_bytes, where=where) is None
-    passes = 0
-    while fails - passes > granularity:
-        middle = (passes + fails) // 2 // granularity * granularity
-        if step_seconds(script, middle, limit_bytes=limit_bytes, where=where) is None:
-            fails = middle
-        else:
-            passes = middle
-    return passes
