@@ -66,8 +66,8 @@ COMMANDS: Final = {
     "tune": Command(
         "Find the best way to run a model, by racing.",
         """
-        Layouts, modes and, on a CPU, numbers of cores are varied; of dtypes, layouts and modes those that are given.
-        Each variant meets the leader in turn until it is certain which is faster. The winner is measured in full.""",
+        It varies the layout, the mode and, on a CPU, the number of cores; give lists to choose others and dtypes.
+        Each variant is timed in turn with the leader until one is certainly faster. The winner is measured in full.""",
         (Argument("model", "MODEL"),),
         options.TUNE,
         ("tputfind tune resnet50 --dtype fp16 --budget 5min", "tputfind tune net.py:make --for latency --device cpu"),
@@ -81,7 +81,7 @@ COMMANDS: Final = {
     ),
     "forecast": Command(
         "Forecast the largest batch on devices with other memory.",
-        "It takes a few trials on the device that is here; if there is none, fake tensors.",
+        "It runs a few trials on the device here, or uses fake tensors if there is no device.",
         (Argument("model", "MODEL"),),
         options.FORECAST,
         (
@@ -91,7 +91,7 @@ COMMANDS: Final = {
     ),
     "size": Command(
         "Say how many devices answer a stream of requests in time.",
-        "The records say what one device does.",
+        "The records say how fast one device is.",
         (_RECORDS,),
         options.SIZE,
         (
@@ -114,8 +114,8 @@ COMMANDS: Final = {
         """
         OLD and NEW are two records, or two folders of records.
 
-        With --run they are two models, or one model in two recipes. Both are timed in turn, so that what slows both
-        cancels.""",
+        With --run they are two models, or one model in two recipes. Both are timed in turn, so that a
+        disturbance slows both alike.""",
         (Argument("compared", "RECORD", "OLD NEW", several=True),),
         options.COMPARE,
         (

@@ -31,20 +31,20 @@ _NAMED: Final = {option.name: option for option in MEASURING}
 FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
 """Options that most runs need; ``tputfind --help`` shows only these."""
 _RUN: Final = (
-    Option(OTHER, "load a file of a model or of weights even if it can run code", name="trust_model_file"),
+    Option(OTHER, "load a file of a model or of weights even if that can run code", name="trust_model_file"),
     Option(OTHER, "show no progress", name="quiet"),
 )
 TRACEBACK: Final = Option(OTHER, "show the traceback of an error", name="traceback")
 _FILES: Final = (
     Option(
         WRITE,
-        "also write the result in the form of the ending: .json, .csv, .md, .html, of records .svg and .png "
-        "(their plots need tputfind[plot]); repeat for other files",
+        "also write the result as .json, .csv, .md or .html, or a record's plots as .svg or .png (tputfind[plot]); "
+        "repeat for several files",
         "FILE",
         name="save",
         repeats=True,
     ),
-    Option(WRITE, "let these files replace any file that is not read", name="overwrite"),
+    Option(WRITE, "let --save replace any file that this command does not read", name="overwrite"),
 )
 
 
@@ -54,7 +54,7 @@ def _measuring(*names: str) -> tuple[Option, ...]:
         *("dtype", "layout", "device", "image_size", "input_size", "sequence_length", "input", "fresh_inputs"),
         *("weights", "seed"),
     )
-    one_device = _NAMED["device"]._replace(help="run here; auto takes an accelerator if there is one")
+    one_device = _NAMED["device"]._replace(help="run on this device; auto is an accelerator if there is one")
     options = _NAMED | {"device": one_device}
     return tuple(options[name]._replace(lists=False) for name in (*of_models, *names))
 
@@ -64,16 +64,16 @@ RAY: Final = Option(
 )
 RUN: Final = (
     *MEASURING,
-    Option(HOW, "do the same on each device of a list, or of a cluster, and compare them", name="each"),
-    Option(HOW, "then do it on all of them at once, and say how much they slow each other down", name="all_busy"),
+    Option(HOW, "measure on each device of a list or of a cluster, and compare them", name="each"),
+    Option(HOW, "also measure on all of them at once, and show how much they slow each other down", name="all_busy"),
     RAY,
     Option(HOW, "with --ray, measure on one device of each kind of accelerator", name="kinds"),
     Option(WRITE, "write the record and its CSV into this folder", "FOLDER", name="output", default="results"),
-    Option(WRITE, "write no record and no CSV into that folder", name="no_save"),
+    Option(WRITE, "write no record and no CSV", name="no_save"),
     *_FILES,
     Option(
         OTHER,
-        "go on with a record that was cut short, or with --ray, with a folder; nothing is measured twice",
+        "continue an interrupted record (with --ray, a folder of records); nothing is measured twice",
         "RECORD",
         name="resume",
     ),
@@ -83,7 +83,7 @@ CLOCKS: Final = (
     Option(WHAT, "time batches of N samples", "N", name="batch_size", default="32"),
     Option(WHAT, "let the CPU work this long between two models", "TIME", name="host_work", default="10ms"),
     *_measuring("trial_timeout"),
-    Option(TIMINGS, "take N timings of each way", "N", name="repeats", default="50; 200 of two models"),
+    Option(TIMINGS, "time N batches by each method", "N", name="repeats", default="50; 200 with two models"),
     Option(TIMINGS, "leave out the first N timings", "N", name="drop", default="5"),
     _NAMED["warmup"]._replace(section=TIMINGS),
     *_FILES,
@@ -91,7 +91,7 @@ CLOCKS: Final = (
 )
 FORECAST: Final = (
     Option(FORECASTS, "forecast for devices with this much memory, such as 16GiB,24GiB,80GiB", "LIST", name="memory"),
-    Option(FORECASTS, "use no device even if there is one: fake tensors tell what takes the memory", name="on_fake"),
+    Option(FORECASTS, "forecast from fake tensors, without a device", name="on_fake"),
     *_measuring("phase", "optimizer", "clip", "accumulate", "grad_checkpoint", "allocator", "trial_timeout"),
     *_FILES,
     *_RUN,
@@ -99,25 +99,34 @@ FORECAST: Final = (
 SIZE: Final = (
     Option(REQUESTS, "plan for N requests per second, such as 5000 or 5k", "N", name="rate"),
     Option(REQUESTS, "answer requests within this, such as 50ms", "TIME", name="slo"),
-    Option(REQUESTS, "use N devices; with one of --rate and --slo, find the other", "N", name="devices"),
+    Option(
+        REQUESTS,
+        "plan with N devices: find the highest rate for --slo, or the shortest SLO for --rate",
+        "N",
+        name="devices",
+    ),
     Option(REQUESTS, "answer P percent of the requests in time", "P", name="percentile", default="99"),
     Option(
-        REQUESTS, "vary the time between requests: 0 even, 1 Poisson, 2 bursty", "CV", name="burstiness", default="1"
+        REQUESTS,
+        "coefficient of variation of interarrival times: 0 even, 1 Poisson, 2 bursty",
+        "CV",
+        name="burstiness",
+        default="1",
     ),
     Option(
         REQUESTS,
-        "give the stream the shape of recorded times of requests (CSV; also their samples)",
+        "use the pattern of recorded request times (CSV; a column named samples is optional)",
         "FILE",
         name="arrivals",
     ),
     Option(
         REQUESTS,
-        "give each request N samples, or several numbers with their shares, such as 1:0.8,4:0.2",
+        "give each request N samples, or a mix of numbers and their fractions, such as 1:0.8,4:0.2",
         "N|SHARES",
         name="samples_per_request",
         default="1",
     ),
-    Option(REQUESTS, "leave this much of --slo to the network", "TIME", name="network", default="0"),
+    Option(REQUESTS, "subtract this time of the network from --slo", "TIME", name="network", default="0"),
     Option(SERVER, "batch requests as this server does", get_args(Batcher), name="batcher", default="greedy"),
     Option(
         SERVER,
@@ -128,7 +137,7 @@ SIZE: Final = (
     ),
     Option(
         SERVER,
-        "add what the server takes for a batch and for a request, such as 0.5ms+0.05ms; mosec or litserve: as measured",
+        "add the server's time per batch and per request, such as 0.5ms+0.05ms; mosec or litserve: as measured",
         "TIME+TIME",
         name="overhead",
         default="0",
@@ -136,27 +145,27 @@ SIZE: Final = (
     Option(SERVER, "refuse requests while N wait in a queue", "N", name="max_queue"),
     Option(
         SERVER,
-        "keep requests in one shared queue, or pick a device for each one in this way",
+        "keep requests in one shared queue, or send each to a device by this rule",
         get_args(Routing),
         name="routing",
         default="shared; ray: two-choices",
     ),
     Option(
         SERVER,
-        "give no device more than N requests at a time, and no larger batch",
+        "give each replica at most N requests at a time, which also limits its batches",
         "N",
         name="max_ongoing",
         default="ray: 5",
     ),
-    Option(SERVER, "let the server make no batch above N", "N", name="max_batch_size"),
+    Option(SERVER, "limit the server's batches to N samples", "N", name="max_batch_size"),
     Option(
         SERVER,
-        "take overheads from a log of the server (CSV: sent, answered); repeat for a light and a middling load",
+        "fit the overheads to a log of the server (CSV: sent, answered); repeat for a light and a medium load",
         "FILE",
         name="observed",
         repeats=True,
     ),
-    Option(PLAN, "meet the target with N devices gone", "N", name="spare", default="0"),
+    Option(PLAN, "meet the target even if N devices fail", "N", name="spare", default="0"),
     Option(
         PLAN,
         "keep the utilization of the devices to this, such as 70%",
@@ -176,16 +185,16 @@ REPORT: Final = (
         name="slo",
         default="the record's",
     ),
-    Option(SHOW, "compare this percentile of the latency with --slo", "P", name="percentile", default="the record's"),
+    Option(SHOW, "apply --slo to this percentile of the latency", "P", name="percentile", default="the record's"),
     Option(
         SHOW,
-        "name the batch and its accumulation that come to N samples an optimizer step the fastest",
+        "name the batch size and --accumulate that reach N samples per optimizer step the fastest",
         "N",
         name="effective_batch",
         default="the record's",
     ),
     *_FILES,
-    Option(OTHER, "also show the tracebacks of models that the records keep, and that of an error", name="traceback"),
+    Option(OTHER, "also show the tracebacks in the records, and that of an error", name="traceback"),
 )
 _VARIANTS: Final = tuple(
     option._replace(lists=_NAMED[option.name].lists and option.name != "device")
@@ -197,8 +206,8 @@ _VARIANTS: Final = tuple(
 """Options of the variants of a model on one device, which include lists of recipes."""
 IN_TURN: Final = (
     *_VARIANTS,
-    _NAMED["batch_sizes"]._replace(section=LONG, help="time these", default="32"),
-    _NAMED["budget"]._replace(help="end within this, with what is known by then", default="1min"),
+    _NAMED["batch_sizes"]._replace(section=LONG, help="time these batch sizes", default="32"),
+    _NAMED["budget"]._replace(help="end within this time, with the verdict reached by then", default="1min"),
     *_RUN,
 )
 """Options of ``compare --run`` alone."""
@@ -227,12 +236,12 @@ COMPARE: Final = (
     ),
     Option(
         VERDICT,
-        "call two rates the same if they certainly differ by less than this",
+        "call two throughputs the same if they certainly differ by less than this",
         "SHARE",
         name="tolerance",
         default="1%",
     ),
-    Option(VERDICT, "compare unlike things too, and say so", name="force"),
+    Option(VERDICT, "compare even if models or recipes differ; the result lists the differences", name="force"),
     Option(VERDICT, "OLD and NEW are models: time both in turn, until the verdict is certain", name="run"),
     *IN_TURN,
     *_FILES,

@@ -94,7 +94,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ASKED,
         Option(
             HOW,
-            "run here; auto takes an accelerator if there is one; a list, or all, shares the work",
+            "run on this device; auto is an accelerator if there is one; a list, or all, shares the work",
             DEVICES,
             _device,
             lists=True,
@@ -123,7 +123,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         WORK,
         Option(
             HOW,
-            "run one model, or a step of your own, on the first N devices; batch sizes are those of each",
+            "run one model, or a step of your own, on the first N devices; batch sizes are per device",
             "N",
             partial(values.whole, most=MOST_RANKS),
             default="1",
@@ -135,7 +135,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         TOLD,
         Option(
             HOW,
-            "run N copies of the model at once, each on its part of the CPU's cores; batch sizes are those of each",
+            "run N copies of the model at once, each on its part of the CPU's cores; batch sizes are per copy",
             "N",
             partial(values.whole, most=MOST_RANKS),
             lists=True,
@@ -160,7 +160,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         Above0 | None, WORK, Option(WHAT, "clip gradients to this norm before the optimizer's step", "NORM", _norm)
     ] = None
     accumulate: Annotated[
-        Count, WORK, Option(WHAT, "take N batches, one after the other, for each optimizer step", "N", values.whole)
+        Count, WORK, Option(WHAT, "accumulate the gradients of N batches in each optimizer step", "N", values.whole)
     ] = 1
     """Micro-batches per step; throughput counts the samples of all."""
     effective_batch: Annotated[
@@ -168,12 +168,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ASKED,
         Option(
             WHAT,
-            "also name the batch and its accumulation that come to N samples an optimizer step the fastest",
+            "also name the batch size and --accumulate that reach N samples per optimizer step the fastest",
             "N",
             values.whole,
         ),
     ] = None
-    grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "train in less memory, and compute activations twice")] = False
+    grad_checkpoint: Annotated[bool, TOLD, Option(WHAT, "save memory in training: compute activations twice")] = False
     grad_mode: Annotated[GradMode, TOLD] = "inference"
     """The autograd mode of inference: ``inference_mode``, unless the model failed under it."""
     find_unused_parameters: Annotated[bool, TOLD] = False
@@ -204,15 +204,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     sequence_length: Annotated[
         Count | None,
         WORK,
-        Option(WHAT, "give hf: models N tokens a sample", "N", values.whole, default="512, or the model's most"),
+        Option(WHAT, "use N tokens per sample (hf: models)", "N", values.whole, default="512, or the model's maximum"),
     ] = None
     inputs: Annotated[
         Annotated[tuple[Input, ...], Meta(min_length=1)] | None,
         WORK,
         Option(
             WHAT,
-            "describe one input of a model that does not say what it takes, such as ids:int64:Bx128; repeat for each "
-            "input",
+            "describe an input of your own model, such as ids:int64:Bx128 (B is the batch size); repeat for each",
             "NAME:DTYPE:SHAPE",
             _inputs,
             name="input",
@@ -224,8 +223,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         TOLD,
         Option(
             WHAT,
-            "have an input function make all samples of every batch; else a large batch repeats the samples of a small "
-            "one",
+            "let an input function make all samples; else a large batch repeats the samples of a small one",
         ),
     ] = False
     batch_sizes: Annotated[
@@ -252,7 +250,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     headroom: Annotated[
         _Memory | _Share | None,
         ASKED,
-        Option(FAR, "also find the largest batch that keeps this much free, such as 5% or 2GiB", "SIZE", _headroom),
+        Option(
+            FAR, "also find the largest batch that keeps this much memory free, such as 5% or 2GiB", "SIZE", _headroom
+        ),
     ] = None
     """A whole number of bytes, or a fraction of the memory below 1."""
     max_latency_ms: Annotated[
@@ -260,7 +260,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         ASKED,
         Option(
             FAR,
-            "stop the search where a step takes longer, such as 50ms; none sets no limit",
+            "stop the search at a step longer than this, such as 50ms; none sets no limit",
             "TIME",
             _max_latency_ms,
             name="max_latency",
@@ -273,7 +273,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         TOLD,
         Option(
             LONG,
-            "time N batches of every row, over all its processes, or until --max-seconds is over",
+            "time N batches of every row, in all its processes together, for at most --max-seconds",
             "N",
             values.whole,
         ),
@@ -303,7 +303,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         TOLD,
         Option(
             LONG,
-            "end the whole run within this, such as 60s; time the rows that decide first",
+            "end the whole run within this time, such as 60s; rows that decide an answer are timed first",
             "TIME",
             _duration_s,
             name="budget",
@@ -314,10 +314,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         TOLD,
         Option(
             LONG,
-            "time every row in N fresh processes, in more with --max-noise",
+            "time every row in N fresh processes; with --max-noise, in at least N",
             "N",
             partial(values.whole, most=MOST_PROCESSES),
-            default="2 or 3 if an answer rests on it, else 1",
+            default="2 or 3 if the row decides an answer, else 1",
         ),
     ] = None
     """Processes of every row (minimum, with ``max_noise``); None uses more for rows on which an answer rests."""
@@ -326,7 +326,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         TOLD,
         Option(
             LONG,
-            "time a row until its throughput is known to within this, such as 1%, or --max-seconds is over",
+            "time a row until the 95 % interval of its throughput is ± this, such as 1%, for at most --max-seconds",
             "SHARE",
             _noise,
         ),
@@ -338,7 +338,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         WORK,
         Option(
             HOW,
-            "count copies of inputs from pinned memory (h2d), or also of outputs to it (both); copies overlap compute",
+            "include copies of inputs from pinned memory (h2d), and of outputs to it (both); they overlap compute",
         ),
     ] = "none"
     soak: Annotated[
@@ -363,9 +363,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         float,
         Meta(gt=0, lt=100),
         ASKED,
-        Option(WHAT, "compare this percentile of the latency with --slo", "P", _percentile),
+        Option(WHAT, "apply --slo to this percentile of the latency", "P", _percentile),
     ] = 99.0
-    search: Annotated[Search, ASKED, Option(FAR, "forecast, bisect, or count up (linear)")] = "forecast"
+    search: Annotated[Search, ASKED, Option(FAR, "search by forecasts, by bisection, or upwards (linear)")] = "forecast"
     allocator: Annotated[
         Allocator | None,
         ASKED,
@@ -380,16 +380,14 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         FREE,
         Option(
             OTHER,
-            "end a process that is silent for longer",
+            "kill a process that is silent for longer than this",
             "TIME",
             _duration_s,
             name="trial_timeout",
-            default="10min, then 10 times what is expected",
+            default="10min, then 10 times the expected time",
         ),
     ] = None
-    strict: Annotated[bool, FREE, Option(OTHER, "refuse to run where other processes hold memory of the device")] = (
-        False
-    )
+    strict: Annotated[bool, FREE, Option(OTHER, "refuse to run if other processes hold memory of the device")] = False
 
     given_defaults: Annotated[tuple[str, ...], FREE] = ()
     """Fields given explicitly with their default; a step of the user's own refuses them too. Empty in a record."""
