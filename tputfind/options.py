@@ -149,7 +149,7 @@ def _unknown_option(name: str, known: Iterable[str]) -> str:
 def text(value: object) -> str:
     """Return the value if it is non-empty printable text."""
     if not isinstance(value, str) or not value.isprintable() or not value:
-        raise ValueError(f"{echoed(value)} is no name or file")
+        raise ValueError(f"{echoed(value)} is not a name or a file")
     return value
 
 
@@ -401,4 +401,4 @@ def one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
 def none_of(value: object, choices: tuple[str, ...]) -> ValueError:
     """Return the error that a value is not one of the choices; its message suggests the nearest."""
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return ValueError(f"{echoed(value)} is none of {', '.join(choices)}{near}")
+    return ValueError(f"{echoed(value)} is not one of {', '.join(choices)}{near}")

@@ -62,14 +62,14 @@ class Step:
         self.optimizers = _several("optimizers", optimizers, "param_groups", "torch.optim.Optimizer")
         if not callable(samples) and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 1):
             raise BadRequest(
-                f"tputfind.Step: samples is {echoed(samples)}, and no whole number from 1 or function of the batch size"
+                f"tputfind.Step: samples is {echoed(samples)}, not a whole number from 1 or function of the batch size"
             )
         self.samples = samples
 
 
 def _function(name: str, value: Any, of_what: str, hint: str) -> Callable[[Any], object]:
     if not callable(value):
-        raise BadRequest(f"tputfind.Step: {name} is {_article(value)}, and no function {of_what}")
+        raise BadRequest(f"tputfind.Step: {name} is {_article(value)}, not a function {of_what}")
     if inspect.iscoroutinefunction(value):
         raise BadRequest(
             f"tputfind.Step: {name} is a coroutine function, and calling it runs nothing",
@@ -105,7 +105,7 @@ def _several(name: str, value: object, attribute: str, kind: str) -> tuple[Any, 
     values = (value,) if hasattr(value, attribute) or not isinstance(value, Iterable) else tuple(value)
     for each in values:
         if not hasattr(each, attribute):
-            raise BadRequest(f"tputfind.Step: {name} holds {_article(each)}, and no {kind}")
+            raise BadRequest(f"tputfind.Step: {name} holds {_article(each)}, not a {kind}")
     return values
 
 

@@ -17,7 +17,7 @@ def test_gpu_module_copy_is_measured_and_own_gpu_memory_reported(tmp_path):
         "    record = tputfind.find(module, inputs=inputs, device='cuda', batch_sizes=[1, 8])\n"
         "assert [row.status for row in record.rows] == ['ok', 'ok']\n"
         "assert next(module.parameters()).is_cuda and module.training\n"
-        "assert 'memory of others' in str(told[0].message)\n"
+        "assert 'its CUDA context aside' in str(told[0].message)\n"
         "assert 'memory_of_others' in {notice.kind for notice in record.notices}\n"
     )
 

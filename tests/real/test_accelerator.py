@@ -125,9 +125,9 @@ def test_training_runs_too(tmp_path, ask):
     ("lie", "clock", "told"),
     [
         ("no_events", "host", "it has no events with times"),
-        ("host_events", "host", "its events tell"),
+        ("host_events", "host", "its events read"),
         ("negative", "host", "spans between its events are negative"),
-        ("constant", "host", "its events tell 1 ms of what takes"),
+        ("constant", "host", "its events read 1 ms of what takes"),
         ("memory", "events", "its allocator goes on counting a tensor that is gone"),
         ("counters", "events", "its allocator does not count a tensor that is there"),
     ],
@@ -190,7 +190,7 @@ def test_device_without_counters_refuses_a_memory_limit(tmp_path, installed):
         (("--device", "hostdev", "--transfer", "h2d"), 2, "no copies between host and device are timed"),
         (("--device", "hostdev", "--allocator", "native"), 2, "only --device cuda has segments to choose"),
         (("--device", "hostdev", "--memory-limit", "3GiB"), 2, "is more than the 1.0 GiB that hostdev:0 has"),
-        (("--device", "nodev"), 2, "'nodev' is none of auto, cpu, cpu:0-3, cuda"),
+        (("--device", "nodev"), 2, "'nodev' is not one of auto, cpu, cpu:0-3, cuda"),
     ],
 )
 def test_impossible_device_request_is_refused_in_one_line(tmp_path, ask, options, status, told):

@@ -311,7 +311,7 @@ def test_pickles_from_a_node_are_never_unpickled_here(nodes, hostile, monkeypatc
             ends = list(executor.ended(1.0))
 
     assert ends[0].answer is None
-    assert ends[0].why in ("its answer is no text", "Ray says TASK_EXECUTION_EXCEPTION")
+    assert ends[0].why in ("its answer is not text", "Ray says TASK_EXECUTION_EXCEPTION")
 
 
 def test_bad_input_is_one_line_and_its_exit_code(nodes, folder):

@@ -148,5 +148,5 @@ def test_modules_of_a_notebook_are_compared_in_turn():
 
     assert compared.verdict == "slower"
     assert compared.model == "Slow (live)"
-    with pytest.raises(tputfind.errors.BadRequest, match=r"old: .* is a Slow, and no Record"):
+    with pytest.raises(tputfind.errors.BadRequest, match=r"old: .* is a Slow, not a Record"):
         tputfind.compare(Slow(1), tputfind.load_record(next((MODELS.parents[1] / "results").rglob("*fp16.json"))))

@@ -37,7 +37,7 @@ from support.folders import MODELS
         ([f"{MODELS}/plain.py"], 2, "does not say which factory"),
         ([f"{MODELS}/plain.py:mebibyte"], 2, "did you mean mebibytes"),
         ([f"{MODELS}/plain.py:not_callable"], 2, "cannot be called"),
-        ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, which is no module"),
+        ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, not a module"),
         ([f"{MODELS}/plain.py:module_alone"], 2, "--input-size"),
         (
             [f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"],
@@ -61,7 +61,7 @@ from support.folders import MODELS
             "one process does not show how much processes differ",
         ),
         (["resnet18", "--max-noise", "150%"], 2, "--max-noise: '150%' is not between 0 and 100 %"),
-        (["resnet18", "--max-noise", "0.1%"], 2, "no more than the 0.2% to which any figure here repeats"),
+        (["resnet18", "--max-noise", "0.1%"], 2, "is not above 0.2%, the precision of any figure here"),
         (["resnet18", "--processes", "101"], 2, "--processes: 101 is not between 1 and 100"),
         (["resnet18", "--max-seconds", "-1"], 2, "--max-seconds: '-1' is below zero"),
         (["resnet18", "--device", "cpu", "--transfer", "h2d"], 2, "on cpu no copies between host and device are timed"),
@@ -169,7 +169,7 @@ def test_weights_of_a_name_that_no_file_can_have_are_no_file(tmp_path, ask):
     ran = ask(tmp_path, "resnet18", "--weights", "x" * 300, "--quiet")
 
     assert ran.status == 2
-    assert "is no file, and no weights of resnet18" in ran.err
+    assert "is neither a file nor weights of resnet18" in ran.err
 
 
 @pytest.mark.parametrize("pattern", ["[", "[!", "", "\x1b[31mred", "x" * 100_000, "hf:["])

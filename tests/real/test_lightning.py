@@ -162,7 +162,7 @@ def test_find_trains_a_live_module_and_infers_it_by_its_example():
         ("alone", (), "does not say what batch its training_step takes (return (module, batch size -> batch)"),
         ("takes_apart", (), "its training_step takes a batch apart, and example_input_array is a single tensor"),
         ("no_optimizer", (), "configure_optimizers returned nothing (return an optimizer"),
-        ("text_as_optimizer", (), "configure_optimizers returned str, which is no optimizer"),
+        ("text_as_optimizer", (), "configure_optimizers returned str, not an optimizer"),
         ("two_optimizers", (), "has 2 optimizers, and optimizes automatically (set self.automatic_optimization"),
         ("classifier", ("--optimizer", "sgd"), "has its own, from configure_optimizers"),
         ("classifier", ("--grad-checkpoint",), "--grad-checkpoint: "),

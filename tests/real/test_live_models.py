@@ -248,11 +248,11 @@ def test_unimportable_module_is_named(tmp_path):
     ("model", "given", "says"),
     [
         (nn.Identity(), {}, "Identity \\(live\\) does not say what it takes"),
-        (nn.Identity(), {"inputs": torch.ones(3)}, "inputs: .* is a Tensor, and no callable"),
+        (nn.Identity(), {"inputs": torch.ones(3)}, "inputs: .* is a Tensor, not a callable"),
         (plain.mebibytes, {"inputs": plain.small_inputs}, "makes its own inputs: leave inputs out"),
         ("resnet18", {"inputs": plain.small_inputs}, "inputs goes with a module or a function"),
         (torch.compile(nn.Identity()), {"input_size": (3,)}, "was compiled already"),
-        (3, {}, "model: 3 is a int, and no name, module or function"),
+        (3, {}, "model: 3 is a int, not a name, module or function"),
     ],
 )
 def test_missing_or_duplicate_input_is_refused_in_one_line(model, given, says):

@@ -87,7 +87,7 @@ def test_only_report_of_same_kind_is_replaced_without_overwrite(folder, ask):
         ran = ask(folder, *shown)
         assert ran.status == status, ran.err
     (folder / "out.md").symlink_to("out.csv")
-    assert "no Markdown of tputfind's" in ask(folder, "report", "old.json", "--save", "out.md").err
+    assert "not a Markdown of tputfind's" in ask(folder, "report", "old.json", "--save", "out.md").err
     assert (folder / "out.csv").read_text().startswith("model,phase,")
     assert "--overwrite" in ask(folder, "report", "old.json", "--save", "prices.csv").err
     assert ask(folder, "report", "old.json", "--save", "prices.csv", "--overwrite").status == 0

@@ -43,8 +43,8 @@ def test_unsupported_dtype_of_model_does_not_end_the_list(tmp_path, ask):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--dtype", "fp32,fp23"], "'fp23' is none of fp32, tf32"),
-        (["--dtype", "fp32,"], "'' is none of fp32, tf32"),
+        (["--dtype", "fp32,fp23"], "'fp23' is not one of fp32, tf32"),
+        (["--dtype", "fp32,"], "'' is not one of fp32, tf32"),
         (["--dtype", "fp32,bf16", "--save", "x.json"], "a .json holds one result"),
     ],
 )

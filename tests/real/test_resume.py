@@ -218,7 +218,7 @@ def test_record_without_timed_rows_is_shown_if_it_has_an_edge(resumed, cut_short
         ((), {"environment__torch": "1.0"}, "torch (1.0 then"),
         ((), {"input_shape": "2"}, "the model's input and parameters"),
         ((f"{MODELS}/plain.py:sleeps_longer", *ASKED, "--seed", 1), {}, "seed (0 then, 1 now)"),
-        ((f"{MODELS}/plain.py:mebibytes", *ASKED), {}, "another question: model"),
+        ((f"{MODELS}/plain.py:mebibytes", *ASKED), {}, "another measurement: model"),
         (("resnet18", "resnet34"), {}, "several models were named"),
         (("--seed", 1), {}, "these options need a MODEL"),
         ((), {"schema": 99}, "it was written by a newer tputfind"),

@@ -152,7 +152,7 @@ def files(tmp_path_factory):
         (["resnet18", "--input", "x:float:Bx3x64x64"], "--input: resnet18 knows what it takes"),
         ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64:8x7"], "no shape has a B"),
         ([f"{MODELS}/nested.py:tokens", "--input", "ids:int64"], "is not NAME:DTYPE:SHAPE"),
-        ([f"{MODELS}/nested.py:tokens", "--input", "ids:int:Bx7"], "'int' is none of float, fp32, int64"),
+        ([f"{MODELS}/nested.py:tokens", "--input", "ids:int:Bx7"], "'int' is not one of float, fp32, int64"),
         ([f"{MODELS}/nested.py:tokens", "--input", "i d:int64:B"], "'i d' cannot be the name of an argument"),
         ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input", "a:int64:B"], "the same name"),
         ([f"{MODELS}/nested.py:tokens", "--input", "a:int64:B", "--input-size", "3"], "cannot be combined with it"),

@@ -73,7 +73,7 @@ def test_a_module_is_raced_from_python():
         ((f"{FILE}:old",), "there is nothing to vary"),  # no images, one mode, one set of cores
         ((f"{FILE}:by_layout", "--budget", "10ms"), "--budget ended before a batch was timed"),
         ((f"{FILE}:by_layout", "--batch-sizes", "1,2"), "a race is at one batch size"),
-        ((f"{FILE}:by_layout", "--for", "speed"), "--for: 'speed' is none of throughput, latency"),
+        ((f"{FILE}:by_layout", "--for", "speed"), "--for: 'speed' is not one of throughput, latency"),
     ],
 )
 def test_impossible_race_is_refused_in_one_line(tmp_path, arguments, line):

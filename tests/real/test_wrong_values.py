@@ -114,7 +114,7 @@ def test_a_value_that_no_option_takes_is_one_short_line(tmp_path, ask, arguments
         (("resnet18", "-d", "cpu"), "names of options begin with two dashes"),
         (("reprot", RECORD), "there is no command or model 'reprot' (did you mean tputfind report?)"),
         (("help",), "did you mean tputfind --help?"),
-        ((RECORD.name,), "is no model (did you mean tputfind report?)"),
+        ((RECORD.name,), "is not a model (did you mean tputfind report?)"),
         (("models", "rsnet50"), "did you mean resnet50?"),
         (("compare", "old.json"), "name OLD and NEW: 1 are given (see tputfind compare --help)"),
     ],

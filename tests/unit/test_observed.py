@@ -51,7 +51,7 @@ def test_batch_begin_and_end_are_read_if_both_columns_exist(tmp_path):
         (PLAIN.replace("answered", "latency"), "its header lacks answered: 'sent,latency'"),
         (PLAIN.replace("sent,answered", "sent,sent,answered"), "two columns are named sent"),
         (PLAIN.partition("\n")[2], "its header lacks sent and answered"),
-        ("\n".join(PLAIN.splitlines()[:60]), "59 requests tell little: at least 100 are needed"),
+        ("\n".join(PLAIN.splitlines()[:60]), "59 requests are too few: at least 100 are needed"),
         (PLAIN.replace("5.0,5.02", "5.0,"), "line 12: answered is empty: leave out requests that failed"),
         (PLAIN.replace("5.0,5.02", "5.0"), "line 12: answered is empty"),
         (PLAIN.replace("5.0,5.02", "5.0,soon"), "line 12: answered: 'soon'"),
@@ -59,7 +59,7 @@ def test_batch_begin_and_end_are_read_if_both_columns_exist(tmp_path):
         (PLAIN.replace("5.0,5.02", "5.0,4.0"), "line 12: answered before it was sent"),
         (PLAIN.replace("5.0,5.02", "5.0,2026-11-24"), "line 12: answered: '2026-11-24' is a date, and those before"),
         ("sent,answered\n" + "1,2\n" * 120, "all requests were sent at the same time"),
-        (PLAIN.encode() + b"\n\xff,1", "the byte 0xff is no text in UTF-8"),
+        (PLAIN.encode() + b"\n\xff,1", "the byte 0xff is not UTF-8 text"),
         (gzip.compress(PLAIN.encode(), mtime=0)[:50], "is cut short or broken: gzip cannot unpack it"),
     ],
 )

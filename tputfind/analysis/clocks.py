@@ -152,7 +152,7 @@ def _no_warm_up(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"No warm-up does not matter to the mean of {count} here; the first call alone {first}."
     else:
         sizes = f"{_ms(cold)} against {_ms(warm)}"
-        yield f"No warm-up: the mean of {count} is no longer for it ({sizes}); the first call {first}."
+        yield f"No warm-up: the mean of {count} is not longer for it ({sizes}); the first call {first}."
 
 
 def _first_call(first_ms: float, warm_ms: float) -> str:
@@ -269,7 +269,7 @@ def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
     change = _change_of_wholes(cells, "synchronised")
     if change is None or change.kind == "same":
         return ""
-    return f"; the {change.shown} that the wholes differ by is the unrest of the machine"
+    return f"; the wholes differ by {change.shown}, the noise of the machine"
 
 
 def _agreement(cells: Sequence[StageCell], names: tuple[str, str]) -> Iterator[str]:
@@ -286,7 +286,7 @@ def _agreement(cells: Sequence[StageCell], names: tuple[str, str]) -> Iterator[s
     sizes = ", ".join(f"{name} {_ms(host)} and {_ms(events)}" for name, host, events in known)
     how = "agree within" if apart <= _AGREEING else "differ by up to"
     slower = apart > _AGREEING and all(host.mean_ms > events.mean_ms for _, host, events in known)
-    why = "; a stage that begins behind nothing waits for its own submission too" if slower else ""
+    why = "; a stage that begins on an idle device also waits for its own submission" if slower else ""
     yield f"The stage times {how} {format_share_up(apart)}, synchronised and by events: {sizes}{why}."
 
 

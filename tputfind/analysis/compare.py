@@ -183,9 +183,7 @@ def checked_tolerance(tolerance: float) -> float:
     except ValueError as problem:
         raise BadRequest(f"tolerance: {problem}") from None
     if not LEAST_TOLERANCE < tolerance < 1:
-        raise BadRequest(
-            f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, which is what figures repeat to"
-        )
+        raise BadRequest(f"a tolerance of {tolerance:g} is not above {LEAST_TOLERANCE:.2%}, the precision of figures")
     return tolerance
 
 
@@ -205,9 +203,7 @@ def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: Sc
     if failure is not None:
         reason = f"{failure.kind.replace('_', ' ')} in {('OLD', 'NEW')[tried.failed or 0]}"
     else:
-        reason = (
-            "" if interval else f"timed in {len(turns.rounds)} rounds: {FEWEST_ROUNDS} are the fewest that say anything"
-        )
+        reason = "" if interval else f"timed in {len(turns.rounds)} rounds: a verdict needs {FEWEST_ROUNDS}"
     return Judgement(
         old_batch=turns.batch_sizes[0],
         new_batch=turns.batch_sizes[1],

@@ -207,7 +207,7 @@ def _check_no_command_was_meant(word: str) -> None:
         BadRequest: with the command as a suggestion.
     """
     if source_of(word) == "torchvision" and word.endswith(".json"):
-        raise BadRequest(f"{echoed(word)} is no model", "did you mean tputfind report?")
+        raise BadRequest(f"{echoed(word)} is not a model", "did you mean tputfind report?")
     near = nearest(word, (*COMMANDS, "--help", "--version")) if word.isidentifier() else []
     if near and word not in completion.models():
         raise BadRequest(f"there is no command or model {echoed(word)}", f"did you mean tputfind {near[0]}?")

@@ -36,7 +36,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     read = [one for one in every if isinstance(one, Record)]
     others = [one for one in every if not isinstance(one, Record)]
     if asked and not read:
-        raise BadRequest(f"--{next(iter(asked)).replace('_', '-')} is for records of runs, and none was named")
+        raise BadRequest(f"--{next(iter(asked)).replace('_', '-')} is for records of runs; none was named")
     answered = [_apply_request(record, asked) for record in read]
     document = _document(answered, [record.spec for record in read], others)
     first = every[0]  # the only result if JSON is among the forms

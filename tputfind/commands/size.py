@@ -44,7 +44,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     arrivals_file = None if arrivals is None else files.path_of("--arrivals", arrivals)
     prices_file = None if price is None else files.path_of("--price", price)
     if logged and len(records) > 1:
-        raise BadRequest("--observed is of a server on one record's device, and takes one record")
+        raise BadRequest("--observed takes one record: that of the server's device")
     recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
     demand = read_demand({**given, **recorded._asdict()})
     prices = [] if prices_file is None else prices_of(prices_file)

@@ -54,7 +54,7 @@ def waits_in_vain(states: Mapping[int, Beat]) -> tuple[int, str] | None:
     for (rank, waiting), (other, state) in permutations(states.items(), 2):
         steps, collectives = state.ended
         if waiting.at_work and waiting.steps <= steps and waiting.collectives > collectives:
-            return rank, f"waits in a collective that rank {other} left out: it has ended the step"
+            return rank, f"waits in a collective that rank {other} skipped: that rank has ended the step"
     return None
 
 

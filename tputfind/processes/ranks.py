@@ -118,7 +118,7 @@ class Ranks(Children):
         if count < size:
             who, what = "instances" if spec.instances > 1 else "ranks", "cores" if on_host else "accelerators"
             there = "is 1" if count == 1 else f"are {count}"
-            raise NoSuchDevice(f"{size} {who} take as many {what}, and there {there}", _LISTS)
+            raise NoSuchDevice(f"{size} {who} need {size} {what}, and there {there}", _LISTS)
 
     def _meeting_place(self, size: int) -> Path:
         """Make the folder in which the ranks of a question meet.

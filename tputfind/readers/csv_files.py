@@ -34,7 +34,7 @@ def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
         data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise ValueError(f"line {line}: the byte 0x{data[error.start]:02x} is no text in UTF-8") from None
+        raise ValueError(f"line {line}: the byte 0x{data[error.start]:02x} is not UTF-8 text") from None
     reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), encoding="utf-8-sig", newline=""))
     try:
         for cells in reader:

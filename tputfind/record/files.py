@@ -37,7 +37,7 @@ def path_of(name: str, given: object) -> Path:
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(text, str):
-        raise BadRequest(f"{name} {echoed(text)} is no path")
+        raise BadRequest(f"{name} {echoed(text)} is not a path")
     if not text:
         raise BadRequest(f"{name} is empty", "leave it out, or name a file or folder")
     if not text.isprintable():
@@ -137,7 +137,7 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
 def content(path: str | Path) -> bytes:
     """Return the bytes of a file; errors as for ``load_record``, without those of its content."""
     if not isinstance(path, (str, Path)):
-        raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, and no str or Path")
+        raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, not a str or Path")
     if path == "":
         raise BadRequest("the name of a record is empty", "name a .json file that a run saved")
     try:

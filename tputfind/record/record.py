@@ -415,7 +415,7 @@ def check_record(name: str, value: object) -> None:
     """Raise BadRequest if a value of Python code, called ``name`` in the message, is not a Record."""
     if not isinstance(value, Record):
         raise BadRequest(
-            f"{name}: {echoed(value)} is a {type(value).__name__}, and no Record",
+            f"{name}: {echoed(value)} is a {type(value).__name__}, not a Record",
             "tputfind.find and tputfind.load_record(path) return records",
         )
 
@@ -429,7 +429,7 @@ def from_json(data: bytes, name: str) -> Record:
     with told_as_bad_record(data, name):
         data = printable_json(data)
         if command := command_of(data):
-            raise BadRecord(f"{name} is no record of a run: tputfind {command} wrote it", "tputfind report shows it")
+            raise BadRecord(f"{name} is not a record of a run: tputfind {command} wrote it", "tputfind report shows it")
         check_schema(data, name, SCHEMA, OLDEST_SCHEMA)
         record = msgspec.json.decode(data, type=Record)
     return _checked(record, name)

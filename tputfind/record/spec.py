@@ -479,7 +479,7 @@ def own_step(spec: Spec) -> Spec:
     if refused := refused_by_step(spec):
         raise BadRequest(
             f"{spec.model} is a step of its own, which is run as it is: leave {', '.join(refused)} out",
-            "what it computes, in which dtype and on which inputs, its own code says",
+            "its own code sets the computation, the dtype and the inputs",
         )
     return msgspec.structs.replace(spec, phase="step", dtype="own", grad_mode="enabled")
 
@@ -636,7 +636,7 @@ def _sample(lengths: tuple[int, ...]) -> tuple[int, ...]:
 def _inputs(value: object) -> tuple[Input, ...] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is no list of inputs")  # noqa: TRY004  # one kind for all wrong values
+        raise ValueError(f"{echoed(value)} is not a list of inputs")  # noqa: TRY004  # one kind for all wrong values
     inputs = tuple(map(_input, texts))
     names = [each.name for each in inputs if each.name]
     if len(set(names)) < len(names):
@@ -707,7 +707,7 @@ def _headroom(value: object) -> int | float:
 def _noise(value: object) -> float:
     share = values.share(value)
     if share <= REPEATABILITY:
-        raise ValueError(f"{echoed(value)} is no more than the {REPEATABILITY:.1%} to which any figure here repeats")
+        raise ValueError(f"{echoed(value)} is not above {REPEATABILITY:.1%}, the precision of any figure here")
     return share
 
 

@@ -58,7 +58,7 @@ def wrong_json(data: bytes, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it nests too deep"
     if not isinstance(error, msgspec.ValidationError):
-        return "it is no JSON, or cut short"
+        return "it is not JSON, or cut short"
     words, _, place = f"{error}".partition(" - at `$")
     place = place.rstrip("`").removeprefix(".")
     value = echoed(_at(data, place))
@@ -71,7 +71,7 @@ def wrong_json(data: bytes, error: Exception) -> str:
         kinds = " or ".join(_TYPES.get(kind.strip(), kind.strip()) for kind in expected[1].split("|"))
         return f"{where}{kinds}" + (f" with a length {_BOUNDS[expected[2]]} {expected[3]}" if expected[2] else "")
     if words.startswith(("Invalid enum", "Invalid value", "Expected `str` matching regex")):
-        return f"{place} is {value}, which is none of the words for it"
+        return f"{place} is {value}, which is not an allowed word"
     if words.startswith(("Integer value out", "Number out")):
         return f"{place} is {value}, which is out of range"
     return f"{place}: {words}".lstrip(": ")

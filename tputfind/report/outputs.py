@@ -173,7 +173,7 @@ class Outputs:
             return
         hint = f"name another file, or give {'overwrite=True' if output.wanted_by == 'save' else '--overwrite'}"
         if not _is_replaceable(path, output.kind):
-            raise BadRequest(f"{told} is there already, and is no {NAMES[output.kind]} of tputfind's", hint)
+            raise BadRequest(f"{told} exists, and is not a {NAMES[output.kind]} of tputfind's", hint)
         if output.kind in MEASURED and (differing := _unlike(path, self._question)):
             raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 

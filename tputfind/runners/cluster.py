@@ -290,7 +290,7 @@ class RayExecutor:
             return b"" if data is None else data.to_pybytes(), ""
         code = metadata.split(b",")[0].decode()
         if not code.isdecimal():
-            return None, "its answer is no text"
+            return None, "its answer is not text"
         name = self._ray.core.generated.common_pb2.ErrorType.Name(int(code))
         return None, _ENDS.get(name, f"Ray says {name}")
 

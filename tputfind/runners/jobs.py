@@ -343,7 +343,7 @@ class Jobs:
         if record.spec != sent:
             names = [name for name in Spec.__struct_fields__ if getattr(record.spec, name) != getattr(sent, name)]
             raise BadRecord(
-                f"{_named(job)}: {address}, with tputfind {record.tputfind}, was asked otherwise: {', '.join(names)}",
+                f"{_named(job)}: the record from {address} does not match the request: {', '.join(names)}",
                 f"install tputfind {__version__} there",
             )
         caveats = (*record.caveats, *ran_again(state.starts), *unlike(record, self._first))

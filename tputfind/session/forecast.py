@@ -170,7 +170,7 @@ def _forecast_from_trials(
     environment = inspection.environment
     if not environment.can.allocator_trace:
         raise BadRequest(
-            "forecasts are made from what a CUDA device's memory allocator was asked for, and there is none here",
+            "forecasts need the requests to a CUDA device's memory allocator, and there is no such device here",
             "leave --device out, or give --on-fake: fake tensors need no device",
         )
     record = new_record(found.spec, inspection, found.command)
@@ -256,8 +256,8 @@ def _take_first_trial(session: Session) -> None:
         raise no_answer(session.record.spec, latest.batch_size, latest.failure)
     if _edge(session, None) is None:
         raise BadRequest(
-            f"what {session.record.spec.model} asks of the memory allocator cannot be replayed here",
-            "that takes NVML, one CUDA stream, and no PYTORCH_ALLOC_CONF other than expandable_segments",
+            f"the memory requests of {session.record.spec.model} cannot be replayed here",
+            "a replay needs NVML, one CUDA stream, and no PYTORCH_ALLOC_CONF other than expandable_segments",
         )
 
 

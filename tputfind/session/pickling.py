@@ -36,7 +36,7 @@ def name_of(model: object) -> str:
     if isinstance(model, Step):
         model = model.run
     if not callable(model):
-        raise BadRequest(f"model: {echoed(model)} is a {type(model).__name__}, and no name, module or function")
+        raise BadRequest(f"model: {echoed(model)} is a {type(model).__name__}, not a name, module or function")
     while isinstance(model, functools.partial):
         model = model.func
     name = getattr(model, "__qualname__", None)
@@ -53,7 +53,7 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
     """
     if inputs is not None and not callable(inputs):
         raise BadRequest(
-            f"inputs: {echoed(inputs)} is a {type(inputs).__name__}, and no callable",
+            f"inputs: {echoed(inputs)} is a {type(inputs).__name__}, not a callable",
             "give what makes the inputs of a batch size: inputs=lambda batch: torch.randn(batch, 3, 224, 224)",
         )
     if isinstance(model, str):
@@ -89,8 +89,8 @@ def memory_held(device: str) -> str:
         return ""
     held = format_bytes(torch.cuda.memory_reserved(device))
     return (
-        f"this process holds {held} of the memory of {device} beside its CUDA context, which counts as "
-        "memory of others: the largest batch is one for what is left; model.cpu() and torch.cuda.empty_cache() free it"
+        f"this process holds {held} of the memory of {device}, its CUDA context aside: the largest batch is for the "
+        "rest; model.cpu() and torch.cuda.empty_cache() free it"
     )
 
 

@@ -119,7 +119,7 @@ def check_spec(record: Record, spec: Spec) -> None:
     differing = list(_differing(record.spec, as_found(spec, record.spec), unknown_then))
     if differing:
         raise BadRecord(
-            f"the record answers another question: {'; '.join(differing)}",
+            f"the record is of another measurement: {'; '.join(differing)}",
             "give its own model and options, or --resume alone",
         )
 

@@ -231,7 +231,7 @@ def optimizers_of(returned: Any, model: str) -> tuple[list[Any], list[Any]]:
     optimizers = list(_unwrap(optimizers))
     wrong = [type(each).__name__ for each in optimizers if not isinstance(each, torch.optim.Optimizer)]
     if wrong or not optimizers:
-        what = "nothing" if returned is None or not optimizers else f"{wrong[0]}, which is no optimizer"
+        what = "nothing" if returned is None or not optimizers else f"{wrong[0]}, not an optimizer"
         raise BadRequest(f"{model}: configure_optimizers returned {what}", _RETURN)
     return optimizers, [each["scheduler"] if isinstance(each, dict) else each for each in schedulers]
 

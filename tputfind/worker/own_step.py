@@ -108,9 +108,7 @@ class OwnStep:
         given = self._step.samples
         count = given(batch_size) if callable(given) else given * batch_size
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise BadRequest(
-                f"{self._spec.model}: samples({batch_size}) returned {count!r}, and no whole number from 1"
-            )
+            raise BadRequest(f"{self._spec.model}: samples({batch_size}) returned {count!r}, not a whole number from 1")
         return None if count == batch_size else count
 
     def batch(self, batch_size: int, draw: int = 0) -> Batch:

@@ -293,7 +293,7 @@ def test_search_of_host_memory_reports_available_memory(otherwise):
     assert (notice is None) is bool(otherwise)
     if notice:
         assert notice.seen == "the search took up to 20.0 GiB, all that was free of 32.0 GiB"
-        assert notice.cause == "others hold the rest"
+        assert notice.cause == "other processes hold the rest"
     assert told(replace(record, edge=None), "memory_of_others") is None
 
 

@@ -380,7 +380,7 @@ def test_csv_next_to_a_record_is_replaced_only_if_written_by_tputfind(tmp_path, 
     for content, refused in ((b"my,own\n1,2\n", True), (reports["table"][1], False), (b"", False)):
         beside.write_bytes(content)
         if refused:
-            with pytest.raises(BadRequest, match=r"the record's CSV .* no CSV of tputfind's"):
+            with pytest.raises(BadRequest, match=r"the record's CSV .* not a CSV of tputfind's"):
                 check_places(Places(None), table=table_of(record))
         else:
             check_places(Places(None), table=table_of(record))

@@ -161,7 +161,7 @@ def test_open_file_of_this_process_is_written_to_and_not_replaced(tmp_path):
 def test_loading_csv_of_a_record_hints_at_the_record(tmp_path):
     table, record = tmp_path / "x.csv", tmp_path / "x.json"
     table.write_text("model,phase\n")
-    with pytest.raises(BadRecord, match="it is no JSON"):
+    with pytest.raises(BadRecord, match="it is not JSON"):
         load(table)
     record.write_bytes(example().to_json())
 

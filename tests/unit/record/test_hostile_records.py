@@ -289,7 +289,7 @@ def test_json_that_can_be_shown_is_the_same_bytes():
         (put(SPANS, [0.0, 0.0]), "device_ms adds up to 0 ms, and a clock tells no less than 1e-06"),
         (put(WAITS, [1e-9]), "latency_ms[0] is 1e-09, and must be a number of at least 1e-06"),
         (put(("spec", "model"), ""), "spec.model is '', and must be text with a length of at least 1"),
-        (put(("spec", "dtype"), "fp8"), "spec.dtype is 'fp8', which is none of the words for it"),
+        (put(("spec", "dtype"), "fp8"), "spec.dtype is 'fp8', which is not an allowed word"),
         (put(("spec", "headroom"), "x"), "spec.headroom is 'x', and must be a whole number or a number or null"),
         (put(("rows", 0, "peak_allocated_bytes"), 2**80), "rows[0].peak_allocated_bytes is"),
         (without(("environment", "python")), "environment has no field python"),
@@ -421,7 +421,7 @@ def test_loading_a_clocks_file_as_record_names_clocks():
     with pytest.raises(BadRecord) as refused:
         tputfind.load_record(ROOT / "results" / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")
 
-    assert "is no record of a run: tputfind clocks wrote it" in refused.value.message
+    assert "is not a record of a run: tputfind clocks wrote it" in refused.value.message
 
 
 def test_an_honest_record_is_read_as_it_was_written():

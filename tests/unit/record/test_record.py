@@ -197,8 +197,8 @@ def test_merged_row_holds_timings_of_both_processes():
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "it is no JSON, or cut short"),
-        (b"{", "it is no JSON, or cut short"),
+        (b"", "it is not JSON, or cut short"),
+        (b"{", "it is not JSON, or cut short"),
         (b"5", "it is 5, and must be an object"),
         (b'{"schema": 5, "rows": 7}', "rows is 7, and must be a list"),
     ],
@@ -216,7 +216,7 @@ def test_non_record_is_refused_in_one_line(data, said):
         (("rows", 0, "batch_size"), 2**70, f"{2**70}, and must be a whole number of at most 2147483647"),
         (("rows", 0, "batch_size"), 0, "0, and must be a whole number of at least 1"),
         (("rows", 0, "batch_size"), 1.5, "1.5, and must be a whole number"),
-        (("spec", "dtype"), "x", "'x', which is none of the words for it"),
+        (("spec", "dtype"), "x", "'x', which is not an allowed word"),
         (("spec", "model"), "", "'', and must be text with a length of at least 1"),
         (("rows",), 5, "5, and must be a list"),
     ],

@@ -44,7 +44,7 @@ def test_result_saves_itself_in_every_form_and_replaces_only_its_own(make, tmp_p
     assert json.loads(names[0].read_bytes())
     assert [path.stat().st_size > 100 for path in names] == [True] * 4
     (tmp_path / "mine.csv").write_text("mine")
-    with pytest.raises(BadRequest, match=r"save .*mine.csv is there already, and is no CSV of tputfind's"):
+    with pytest.raises(BadRequest, match=r"save .*mine.csv exists, and is not a CSV of tputfind's"):
         result.save(tmp_path / "mine.csv", tmp_path / "new.md")
     assert not (tmp_path / "new.md").exists()
     result.save(tmp_path / "mine.csv", overwrite=True)

@@ -230,7 +230,7 @@ def test_a_record_of_another_question_is_refused():
 
     came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answering(fields)))
 
-    assert all("was asked otherwise: dtype" in str(each.ended_by) for each in came)
+    assert all("does not match the request: dtype" in str(each.ended_by) for each in came)
 
 
 def test_dead_process_is_reported_with_its_node():

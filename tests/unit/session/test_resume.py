@@ -135,7 +135,7 @@ def test_another_value_of_a_field_is_another_question_unless_it_is_patience(fiel
         return
     with pytest.raises(BadRecord) as refused:
         check_spec(RECORD, now)
-    assert re.search(f"another question: {field} \\(.* then, .* now\\)$", refused.value.message)
+    assert re.search(f"another measurement: {field} \\(.* then, .* now\\)$", refused.value.message)
     assert "--resume alone" in refused.value.hint
 
 
@@ -204,7 +204,7 @@ def test_each_refusal_lists_all_differences_and_advice():
             "measure anew: what the older version did not look at cannot be added",
         ),
         lambda: check_spec(RECORD, spec_with(dtype="bf16", seed=9)): (
-            f"the record answers another question: dtype ({RECORD.spec.dtype} then, bf16 now); seed (0 then, 9 now)",
+            f"the record is of another measurement: dtype ({RECORD.spec.dtype} then, bf16 now); seed (0 then, 9 now)",
             "give its own model and options, or --resume alone",
         ),
     }

@@ -141,7 +141,7 @@ def test_size_raises_reason_of_first_record_without_any_plan():
 def test_non_record_is_refused_by_its_position():
     with pytest.raises(BadRequest) as refused:
         tputfind.size(FAST, 5, rate=1000, slo=50.0)
-    assert refused.value.message == "record 2: 5 is a int, and no Record"
+    assert refused.value.message == "record 2: 5 is a int, not a Record"
     with pytest.raises(BadRequest) as refused:
         tputfind.size(rate=5, slo=50.0)
     assert refused.value.message == "no record to size from"
@@ -150,8 +150,8 @@ def test_non_record_is_refused_by_its_position():
 @pytest.mark.parametrize(
     ("prices", "message"),
     [
-        ({"a": 1}, "prices: {'a': 1} is a dict, and no list of Price"),
-        ((price("A", 1.0), "B"), "prices: number 1: 'B' is a str, and no Price"),
+        ({"a": 1}, "prices: {'a': 1} is a dict, not a list of Price"),
+        ((price("A", 1.0), "B"), "prices: number 1: 'B' is a str, not a Price"),
         ([price("A", 1.0), price("B", 0.0)], "prices: number 1: price_per_hour: 0.0 is not from"),
         ([price("A", 1.0), price("a", 1.0)], "prices: number 1: 'a' has a price already: number 0"),
     ],

@@ -143,7 +143,7 @@ def test_ray_requests_use_two_choices_routing_by_default():
         ({"batcher": "triton", "delay": 9e-4}, "--delay: 0.0009 ms is neither 0 nor at least 1us"),
         (
             {"gaps": (1.0,) * 99, "burstiness": 2},
-            "--burstiness and --samples-per-request have nothing to add to --arrivals that show them",
+            "--burstiness and --samples-per-request cannot be combined with --arrivals, which show them",
         ),
         (
             {"network": "60ms", "delay": 1.0},
@@ -191,8 +191,8 @@ def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
     [
         ([*range(99)], "99 requests are not from 100 to 200"),
         ([*range(201)], "201 requests are not from 100 to 200"),
-        ([5, 4, *range(5, 150)], "line 1: 4 comes after 5: times must rise, by 1e+15 at the most"),
-        ([*range(150), 1e16], "line 150: 1e+16 comes after 149: times must rise, by 1e+15 at the most"),
+        ([5, 4, *range(5, 150)], "line 1: 4 comes after 5: times must rise, by at most 1e+15"),
+        ([*range(150), 1e16], "line 150: 1e+16 comes after 149: times must rise, by at most 1e+15"),
         ([0.0] * 100, "the times of requests must rise, by 1e-15 on average, and rise by 0"),
     ],
 )

@@ -117,7 +117,7 @@ def test_cap_at_largest_measured_batch_is_reported():
     assert told(record((1, 1000)), cap=8) == [
         Notice(
             kind="largest_measured",
-            seen="the cap is batch 8, the largest with 10 latencies or more",
+            seen="the maximum batch size is 8, the largest with 10 latencies or more",
             cause="a larger one may need fewer devices",
             advice="measure larger batches",
         )
@@ -128,7 +128,7 @@ def test_cap_between_measured_sizes_is_reported():
     one = record((1, 1000), (4, 1000), (8, 1000))
 
     (between,) = every(one, 6, 8)
-    assert (between.kind, between.seen) == ("interpolated_cap", "the cap, batch 6, was not measured")
+    assert (between.kind, between.seen) == ("interpolated_cap", "the maximum batch size, 6, was not measured")
     assert between.advice == "measure it: --batch-sizes 6"
     assert every(one, 4, 8) == []
 

@@ -32,7 +32,7 @@ def test_prices_are_read_by_the_names_of_their_columns():
         (table(), "it holds no price"),
         (table(["A", "1", "EUR"], ["B", "2"]), "line 3: 2 cells, and the header has 3: device,price_per_hour,currency"),
         (table(["AMD EPYC", "1", "EUR"], ["amd  epyc", "2", "EUR"]), "line 3: 'amd  epyc' has a price already: line 2"),
-        (table(["--", "1", "EUR"]), "line 2: device: '--' is no name"),
+        (table(["--", "1", "EUR"]), "line 2: device: '--' is not a name"),
         (table(["A", "1", ""]), "line 2: currency: it is empty"),
         (table(["A\x1b[31m", "1", "EUR"]), "line 2: device: 'A\\x1b[31m' cannot be shown as text"),
         ([(1, [*HEADER, "colour"])], "line 1: the header is 'device,price_per_hour,currency,colour'; it has device"),
@@ -64,8 +64,8 @@ PRICE = Price(device="A", price_per_hour=1.0, currency="EUR")
 @pytest.mark.parametrize(
     ("prices", "message"),
     [
-        ([1], "prices: number 0: 1 is a int, and no Price"),
-        (5, "prices: 5 is a int, and no list of Price"),
+        ([1], "prices: number 0: 1 is a int, not a Price"),
+        (5, "prices: 5 is a int, not a list of Price"),
         ([PRICE, Price(device="a", price_per_hour=2.0, currency="EUR")], "prices: number 1: 'a' has a price already"),
         ([Price(device="B", price_per_hour=float("nan"), currency="EUR")], "prices: number 0: price_per_hour: nan"),
         ([Price(device=None, price_per_hour=1.0, currency="EUR")], "prices: number 0: device: None"),

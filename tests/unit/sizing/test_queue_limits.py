@@ -84,7 +84,7 @@ def test_target_barely_met_by_lone_request_is_refused_before_simulation():
     )
 
     ((_, refused_),) = found.without
-    assert "no fleet is sure to meet the target" in refused_.message
+    assert "no number of devices is sure to meet the target" in refused_.message
     assert told_ == []
 
 

@@ -224,7 +224,7 @@ def test_late_whole_request_is_refused_with_the_shortest_target():
     with pytest.raises(NoPlan) as refused:
         planned(slo="20ms", samples_per_request="1:0.98,32:0.02", **WHOLE)
 
-    assert "99 % of requests that are alone take up to 21 ms" in refused.value.message
+    assert "99 % of lone requests take up to 21 ms" in refused.value.message
 
 
 def test_rules_of_thumb_are_for_samples():

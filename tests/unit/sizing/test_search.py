@@ -125,8 +125,7 @@ def test_many_useless_devices_lead_directly_to_the_most(simulated):
 
     assert simulations.tried() == [1, 2, 4, 8, 16, MOST, 3]
     assert refused.value.message == (
-        "not even 10000000 devices, the most that are planned with, answer 99 % of the requests within 30 ms: "
-        "it takes 40 ms"
+        "not even 10000000 devices, the maximum of a plan, answer 99 % of the requests within 30 ms: it takes 40 ms"
     )
     assert refused.value.hint == "a longer --slo"
 
@@ -176,9 +175,9 @@ def test_batch_limits_end_at_given_one_and_largest_within_target():
 @pytest.mark.parametrize(
     ("batches_ms", "given", "message", "hint"),
     [
-        ({1: 5.0}, {"slo": 4.0}, "99 % of requests that are alone take up to 5 ms, and the target is 4 ms", "5ms"),
+        ({1: 5.0}, {"slo": 4.0}, "99 % of lone requests take up to 5 ms, and the target is 4 ms", "5ms"),
         ({4: 50.0}, {}, "99 % of batches of 4 take up to 50 ms, and the target is 30 ms", "50ms"),
-        ({1: 1234.4}, {"percentile": 90}, "90 % of requests that are alone take up to 1234 ms", "1235ms"),
+        ({1: 1234.4}, {"percentile": 90}, "90 % of lone requests take up to 1234 ms", "1235ms"),
         ({1: 99.996}, {"network": 1.0}, "take up to 100 ms, and the target is 29 ms", "101ms"),
         ({1: 29.0}, {"overhead": "2ms+0.5ms"}, "take up to 31.5 ms, and the target is 30 ms", "31.5ms"),
     ],

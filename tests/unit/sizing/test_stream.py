@@ -138,8 +138,8 @@ def test_requests_have_one_number_of_samples_or_several_with_shares_or_weights(v
         ("1:0.8,4:0.3", "the shares add up to 1.1, and not to 1"),
         ("1:0.5", "the shares add up to 0.5, and not to 1"),
         ("1:75%,4:25%", "'75%' is not a number"),
-        ("1:0.8:3", "is no number of samples with its share, such as 4:0.2"),
-        ("1:0.8,", "is no number of samples with its share"),
+        ("1:0.8:3", "is not a number of samples with its fraction, such as 4:0.2"),
+        ("1:0.8,", "is not a number of samples with its fraction"),
         ("1:,4:1", "'' is not a number"),
         (":1", "'' is not a whole number"),
         ("two", "'two' is not a whole number"),
@@ -147,7 +147,7 @@ def test_requests_have_one_number_of_samples_or_several_with_shares_or_weights(v
         ("99999999999", "99999999999 is not between 1 and"),
         ("", "'' is not a whole number"),
         ({}, "has no number of samples"),
-        ([3, 4], "is no number of samples with its share"),
+        ([3, 4], "is not a number of samples with its fraction"),
         (True, "True is not a whole number"),
     ],
 )
@@ -165,10 +165,10 @@ def test_invalid_samples_per_request_is_refused_in_one_line(value, said):
         ({"samples": [1, 2]}, "1 requests have a time, and 2 a number of samples"),
         ({"gaps": [1.0] * 99, "samples": [1] * 99}, "100 requests have a time, and 99 a number of samples"),
         ({"gaps": [1.0] * 99, "samples": [0] * 100}, "--samples: number 0: 0 is not between 1 and"),
-        ({"gaps": [1.0] * 99, "samples": "many"}, "'many' is no list of numbers of samples"),
+        ({"gaps": [1.0] * 99, "samples": "many"}, "'many' is not a list of numbers of samples"),
         (
             {"gaps": [1.0] * 99, "samples": [2] * 100, "samples_per_request": 2},
-            "--samples-per-request have nothing to add",
+            "--samples-per-request cannot be combined with --arrivals",
         ),
     ],
 )

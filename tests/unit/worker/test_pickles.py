@@ -55,7 +55,7 @@ def test_pickled_in_other_object_names_its_content(tmp_path, held, name):
     torch.save(held, tmp_path / "odd.pt")
 
     assert pickled_in(tmp_path / "odd.pt") == Pickled("other", name)
-    with pytest.raises(UnknownModel, match="and no module"):
+    with pytest.raises(UnknownModel, match="not a module"):
         check_not_pickled(tmp_path / "odd.pt")
 
 

@@ -128,7 +128,7 @@ def of_others(record: Record) -> Iterator[Notice]:
         yield Notice(
             kind="memory_of_others",
             seen=f"the search took up to {format_bytes(free_bytes)}, all that was free of {format_bytes(total_bytes)}",
-            cause="others hold the rest",
+            cause="other processes hold the rest",
             advice="--memory-limit sets how much the model may have",
         )
     steady = record.edge is None or record.edge.steady

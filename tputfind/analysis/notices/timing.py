@@ -183,7 +183,7 @@ def of_tests(record: Record) -> Iterator[Notice]:
         uncounted = [finding for finding in test.findings if "allocator" in finding]
         yield Notice(
             kind="memory_not_counted",
-            seen=f"peaks of memory are left empty: {' '.join(uncounted) or 'its allocator does not tell them'}",
+            seen=f"peaks of memory are left empty: {' '.join(uncounted) or 'its allocator does not report them'}",
             cause="counters that its torch backend does not have, or has wrong",
             advice="the largest batch is tried all the same, and does not rest on them",
         )

@@ -115,7 +115,7 @@ def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[st
         ValueError: there are too few rows, or times that contradict each other.
     """
     if len(lines) < _FEWEST:
-        raise ValueError(f"{len(lines)} requests tell little: at least {_FEWEST} are needed")
+        raise ValueError(f"{len(lines)} requests are too few: at least {_FEWEST} are needed")
     order = np.argsort(np.array(columns["sent"]), kind="stable")
     start = columns["sent"][int(order[0])]
     times = {word: (np.array(told)[order] - start) * 1000 for word, told in columns.items()}
@@ -190,8 +190,8 @@ def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: 
     heaviest = max(log.rate_per_s for log in light) / most_per_s
     if heaviest < _MIDDLING:
         raise BadRequest(
-            f"--observed: {heaviest:.0%} of what the device can do is too light a load: it does not tell what each "
-            "batch costs from what each request does",
+            f"--observed: {heaviest:.0%} of what the device can do is too light a load to separate the overhead "
+            "of a batch from that of a request",
             f"{middling}; times are in seconds",
         )
 

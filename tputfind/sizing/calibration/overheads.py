@@ -104,7 +104,7 @@ def batches_of(log: Log) -> Batches:
         ValueError: the log lacks the start and end of batches.
     """
     if log.begun_ms is None or log.ended_ms is None:
-        raise ValueError("the log does not tell when batches began and ended")
+        raise ValueError("the log does not show when batches began and ended")
     begun, first, batch_of, sizes = np.unique(log.begun_ms, return_index=True, return_inverse=True, return_counts=True)
     first_sent = np.full(len(begun), np.inf)
     np.minimum.at(first_sent, batch_of, log.sent_ms)

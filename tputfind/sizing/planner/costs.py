@@ -162,7 +162,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
             if not (isinstance(text, str) and text.isprintable()):
                 raise ValueError(f"{name}: {echoed(text)} cannot be shown as text")
         if not words_of(self.device).strip():
-            raise ValueError(f"device: {echoed(self.device)} is no name")
+            raise ValueError(f"device: {echoed(self.device)} is not a name")
         if not self.currency:
             raise ValueError("currency: it is empty")
         try:

@@ -81,7 +81,7 @@ def _highest_rate(search: Search, devices: int) -> float:
             break
         high, low = low, _COARSE * low
     else:
-        raise NoPlan(f"{count_devices(devices)} met the target at none of the rates that were tried", "a longer --slo")
+        raise NoPlan(f"{count_devices(devices)} miss the target at every rate that was tried", "a longer --slo")
     while high - low > _STEP * low:
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)

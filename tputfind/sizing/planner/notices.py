@@ -41,7 +41,7 @@ def notices(
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
         yield Notice(
             kind="no_small_batches",
-            seen=f"no batch below {smallest} was measured, and smaller ones are taken to last as long",
+            seen=f"no batch below {smallest} was measured, and smaller ones are assumed to take as long",
             cause="few requests wait at a time unless devices are busy",
             advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
         )
@@ -77,14 +77,14 @@ def notices(
     if outcome.batch_cap not in measured:
         yield Notice(
             kind="interpolated_cap",
-            seen=f"the cap, batch {outcome.batch_cap}, was not measured",
-            cause="its times lie on the line between those of the sizes beside it",
+            seen=f"the maximum batch size, {outcome.batch_cap}, was not measured",
+            cause="its times are interpolated between the measured sizes around it",
             advice=f"measure it: --batch-sizes {outcome.batch_cap}",
         )
     if outcome.batch_cap == largest:
         yield Notice(
             kind="largest_measured",
-            seen=f"the cap is batch {outcome.batch_cap}, the largest with {FEWEST_SAMPLES} latencies or more",
+            seen=f"the maximum batch size is {outcome.batch_cap}, the largest with {FEWEST_SAMPLES} latencies or more",
             cause="a larger one may need fewer devices",
             advice="measure larger batches",
         )

@@ -165,10 +165,10 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> P
 def _checked(prices: Sequence[Price]) -> Sequence[Price]:
     """Return the prices; raise BadRequest if they are not valid prices of devices."""
     if not isinstance(prices, (list, tuple)):
-        raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, and no list of Price")
+        raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, not a list of Price")
     for place, price in enumerate(prices):
         if not isinstance(price, Price):
-            raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, and no Price")
+            raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, not a Price")
     try:
         check_prices({f"number {place}": price for place, price in enumerate(prices)})
     except ValueError as problem:

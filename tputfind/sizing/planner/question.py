@@ -201,7 +201,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     elif len(missing) > 1:
         problems.insert(0, f"--{missing[0]} is needed, or --devices")
     if {"counts", "samples_per_request"} <= read.keys() or ("gaps" in read and read.get("burstiness", 1) != 1):
-        problems.append("--burstiness and --samples-per-request have nothing to add to --arrivals that show them")
+        problems.append("--burstiness and --samples-per-request cannot be combined with --arrivals, which show them")
     if not problems:
         fields.setdefault("routing", PROFILES[fields.get("batcher", "greedy")].routing)
         if "counts" in fields:

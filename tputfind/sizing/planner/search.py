@@ -129,7 +129,7 @@ class Search:
         fastest_ms = alone_ms(service, demand)
         if fastest_ms > demand.target_ms:
             is_small = service.sizes[0] > (service.least_cap if demand.is_whole else 1)
-            what = f"of batches of {service.sizes[0]}" if is_small else "of requests that are alone"
+            what = f"of batches of {service.sizes[0]}" if is_small else "of lone requests"
             raise NoPlan(
                 f"no device is fast enough: {demand.percentile:g} % {what} take up to {fastest_ms:.4g} ms, and the "
                 f"target is {demand.target_ms:g} ms",
@@ -161,8 +161,8 @@ class Search:
         lowest = self.keeping_up(1.0)
         if lowest > MOST_DEVICES:
             raise NoPlan(
-                f"{self.demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, and "
-                f"no more than {MOST_DEVICES} are planned with",
+                f"{self.demand.rate_per_s:g} requests/s take {lowest} devices or more by their throughput alone, "
+                f"and a plan has at most {MOST_DEVICES}",
                 "a lower --rate",
             )
         start = least_number(self.may_meet, lowest, lowest) or MOST_DEVICES
@@ -172,7 +172,7 @@ class Search:
         if devices is None:
             best = self.best(MOST_DEVICES).outcome
             raise NoPlan(
-                f"not even {best.devices} devices, the most that are planned with, answer {self.demand.percentile:g} % "
+                f"not even {best.devices} devices, the maximum of a plan, answer {self.demand.percentile:g} % "
                 f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
                 "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
             )
@@ -195,8 +195,8 @@ class Search:
         # If requests stay whole, the minimum time of each depends on its samples.
         if self.caps and not demand.is_whole and spare <= _ERRORS * sqrt(share * (1 - share) / (100 * self._floor)):
             raise NoPlan(
-                f"no fleet is sure to meet the target: no more than {demand.percentile:g} % of lone requests are "
-                f"answered within {demand.target_ms:g} ms",
+                f"no number of devices is sure to meet the target: at most {demand.percentile:g} % of lone requests "
+                f"are answered within {demand.target_ms:g} ms",
                 "a longer --slo",
             )
 

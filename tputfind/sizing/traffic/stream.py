@@ -140,7 +140,7 @@ def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
     """
     for number, (before, time) in enumerate(pairwise(times), start=1):
         if not 0 <= time - before <= _LONGEST_GAP:
-            rise = f"times must rise, by {_LONGEST_GAP:g} at the most"
+            rise = f"times must rise, by at most {_LONGEST_GAP:g}"
             raise ValueError(f"{names[number]}: {time!r} comes after {before!r}: {rise}")
     return _checked([time - before for before, time in pairwise(times)], len(times))
 
@@ -168,7 +168,7 @@ def read_counts(value: object) -> tuple[int, ...]:
 def _listed(value: object, read: Callable[[object], _Value], what: str) -> list[_Value]:
     listed = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(listed, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is no list of {what}")  # noqa: TRY004  # as of all readers
+        raise ValueError(f"{echoed(value)} is not a list of {what}")  # noqa: TRY004  # as of all readers
     done = list[_Value]()
     for place, each in enumerate(listed):
         try:
@@ -195,7 +195,7 @@ def read_shares(value: object) -> Shares:
     weights: dict[int, float] = {}
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise ValueError(f"{echoed(pair)} is no number of samples with its share, such as 4:0.2")
+            raise ValueError(f"{echoed(pair)} is not a number of samples with its fraction, such as 4:0.2")
         samples = values.whole(pair[0])
         if samples in weights:
             raise ValueError(f"{samples} samples have two shares")

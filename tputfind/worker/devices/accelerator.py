@@ -381,7 +381,7 @@ class Accelerator:
         """Return the process's device memory outside the allocator: context, kernels, library handles."""
         used, reserved = self._memory.used(), self._memory.count("memory_reserved")
         if used is None or reserved is None:
-            raise RuntimeError("the device does not tell its memory any more, so --memory-limit cannot be kept")
+            raise RuntimeError("the device no longer reports its memory, so --memory-limit cannot be kept")
         return max(0, used - (self._outside_before_bytes or 0) - reserved)
 
     def _give_allocator_the_rest(self) -> None:

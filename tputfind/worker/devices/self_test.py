@@ -131,7 +131,7 @@ def _compared(device: Tested, load: Callable[[int], None], steps: int) -> tuple[
     best = [max(pairs[of : of + _ROUNDS], key=lambda pair: pair[0] / pair[1]) for of in (0, _ROUNDS)]
     for span_ms, whole_ms in best:
         if not _AGREE[0] * whole_ms - _SLACK_MS <= span_ms <= _AGREE[1] * whole_ms + _SLACK_MS:
-            return span_ms, whole_ms, f"its events tell {span_ms:.3g} ms of what takes {whole_ms:.3g} ms"
+            return span_ms, whole_ms, f"its events read {span_ms:.3g} ms of what takes {whole_ms:.3g} ms"
     return *best[0], ""
 
 

@@ -132,7 +132,7 @@ def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module
         raise UnknownModel(f"{spec.model} returned nothing", RETURN)
     is_function = callable(made) and not isinstance(made, type)
     raise UnknownModel(
-        f"{spec.model} returned {type(made).__name__}, which is no module",
+        f"{spec.model} returned {type(made).__name__}, not a module",
         _TAKES_SIZE if is_function else RETURN,
     )
 
@@ -185,4 +185,4 @@ def _import_package(name: str) -> ModuleType:
         hint = "write file.py:factory or package.module:factory"
         raise UnknownModel(f"there is no package or module {shortened(name)!r}", hint) from None
     except (TypeError, ValueError):  # importlib raises these for names such as "" and ".x"
-        raise UnknownModel(f"{shortened(name)!r} is no name of a package or module") from None
+        raise UnknownModel(f"{shortened(name)!r} is not the name of a package or module") from None

@@ -72,7 +72,7 @@ def check_not_pickled(path: Path) -> None:
             )
         case _:
             raise UnknownModel(
-                f"{path} is a file of torch.save that holds {found.name}, and no module",
+                f"{path} is a file of torch.save that holds {found.name}, not a module",
                 f"a factory may load it and return a module: {load}, map_location='cpu', weights_only=False)",
             )
 

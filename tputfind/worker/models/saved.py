@@ -49,7 +49,7 @@ def _script_source(spec: Spec, path: Path) -> Source:
             return load_script(path), inputs
         except (RuntimeError, ValueError) as error:
             hint = f"weights are given beside the name of their model: --weights {path}"
-            raise UnknownModel(f"{path} is no TorchScript: {said(error)}", hint) from None
+            raise UnknownModel(f"{path} is not TorchScript: {said(error)}", hint) from None
 
     return Source(build, inputs, path=path)
 

@@ -79,7 +79,7 @@ def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | Non
 def _checked(subject: str, step: object) -> object:
     if inspect.iscoroutine(step):
         step.close()
-        raise BadRequest(f"{subject} returned a coroutine, and no step", "write def instead of async def")
+        raise BadRequest(f"{subject} returned a coroutine, not a step", "write def instead of async def")
     if not callable(step):
         what = "nothing" if step is None else f"{type(step).__name__}, which cannot be called"
         raise BadRequest(f"{subject} returned {what}", _MAKER)
@@ -105,7 +105,7 @@ def as_step(spec: Spec, made: object) -> Step:
         assert isinstance(made, tuple)
         return Step(*made)
     raise UnknownModel(
-        f"{spec.model} returned {type(made).__name__}, which is no step", "return a tputfind.Step(run, make_batch)"
+        f"{spec.model} returned {type(made).__name__}, not a step", "return a tputfind.Step(run, make_batch)"
     )
 
 

@@ -197,7 +197,7 @@ def _published_weights(spec: Spec) -> Any:
         return None if spec.weights is None else known[spec.weights]
     if file_of(spec) is None:
         names, named = ", ".join(known), shortened(spec.weights, LONGEST_PATH)
-        raise BadRequest(f"--weights: {named!r} is no file, and no weights of {spec.model}: it has {names}")
+        raise BadRequest(f"--weights: {named!r} is neither a file nor weights of {spec.model}: it has {names}")
     return None
 
 

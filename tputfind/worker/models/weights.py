@@ -39,7 +39,7 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     if pickled is not None and pickled.holds == "object":
         what = f"is a pickled object of the class {pickled.name} (torch.save of a whole module)"
         save = "torch.save(model.state_dict(), FILE) where the module was made writes weights"
-        raise BadRequest(f"--weights: {file} {what}, and no weights", save)
+        raise BadRequest(f"--weights: {file} {what}, not weights", save)
     try:
         held: Any = _read(file)
         module.load_state_dict(held.get("state_dict", held.get("model", held)))
