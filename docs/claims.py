@@ -269,7 +269,6 @@ TIMING = (
         CPU,
         ("cpu/plan/budget.txt",),
         latest_end,
-        ("The latest of {} runs on a CPU ended {} s late",),
     ),
     Claim(
         "Reading the GPU's health costs no throughput (MobileNetV3, batch 256: with over without)",
@@ -579,7 +578,6 @@ COMPARISON = (
         H200,
         (SAME,),
         partial(verdicts, SAME, "ambiguous", 1, 32),
-        ("{} of {} pairs of equal runs are `ambiguous`",),
     ),
     *(
         Claim(
@@ -589,7 +587,6 @@ COMPARISON = (
             H200,
             modes(name),
             partial(recipes, name),
-            (f"| {model} | {{}} | {{}} | {{}} | {{}} | {{}} |",),
         )
         for model, name in RECIPES.items()
     ),
@@ -601,7 +598,6 @@ COMPARISON = (
             H200,
             modes(name),
             partial(recipes_at_batch_1, name),
-            (f"| `{model}`, batch 1 | {{}} | {{}} | | {{}} | |",),
         )
         for model, name in {"hf:bert": "hf-bert-fp16", "mobilenet_v3_large": "mobilenet_v3_large-fp16"}.items()
     ),

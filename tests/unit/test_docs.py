@@ -146,7 +146,6 @@ DEFINED = (
     "in 90 % of cases",
     "20 % more traffic",
     "20% more",
-    "lies within 1 % of 1",
     "throughput is known within 1 %",
     "by one step and 2 s",
     "at least 80 % of its time",
@@ -168,10 +167,6 @@ DEFINED = (
     "for 1 s before",
     "the first 0.15 s of a window below 2 s",
     "exact to 0.4 %",
-    "95 % of the requests",
-    "instead of 99 %",
-    "80 % of the requests",
-    "20 % have four",
     "at 25 to 67 % of the device's highest rate",
     "adds 0.5 ms to a batch and 0.05 ms",
 )

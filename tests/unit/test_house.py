@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.folders import ROOT
-from support.seams import LISTS
+from support.seams import ROWS
 
 import tputfind
 
@@ -45,19 +45,19 @@ def place_of(path: str) -> Path:
     return (Path(tputfind.__file__).parents[1] if path.startswith("tputfind/") else ROOT) / path
 
 
-@pytest.mark.parametrize(("what", "listed"), LISTS)
+@pytest.mark.parametrize(("what", "listed"), ROWS)
 def test_each_seam_takes_at_most_seven_existing_files(what, listed):
-    named = [re.findall(r"`([\w/.-]+\.\w+)`", line.partition(":")[0]) for line in listed.splitlines()]
+    named = [re.findall(r"`([\w/.-]+\.\w+)`", entry.partition(" (")[0]) for entry in listed.split("; ")]
 
     assert len(named) <= 7, what
     assert all(named)
-    assert [path for line in named for path in line if "NAME" not in path and not place_of(path).exists()] == []
+    assert [path for entry in named for path in entry if "NAME" not in path and not place_of(path).exists()] == []
 
 
 def test_the_seams_of_the_design_are_all_there():
     seams = ["a device", "a mode", "a model source", "a result", "a column", "a command"]
     seams += ["an option of a measurement", "a batcher"]
-    assert [what for what, _ in LISTS] == seams
+    assert [what for what, _ in ROWS] == seams
 
 
 def test_only_devices_package_checks_the_device_type():

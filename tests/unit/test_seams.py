@@ -1,4 +1,4 @@
-"""A column, an option, a result and a command are added to a copy of the package by the lists of docs/design.md."""
+"""A column, an option, a result and a command are added to a copy of the package by the table of docs/design.md."""
 
 import json
 import re
