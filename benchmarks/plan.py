@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from tputfind.analysis.answers import fastest, knee, known_interval, throughput_interval
 from tputfind.processes.messages import Plan
 from tputfind.record.files import load_record
-from tputfind.record.record import Record, Row, Timing, host_bound, merged
+from tputfind.record.record import Record, Row, Timing, host_bound, merge_rows
 from tputfind.record.spec import Spec
 from tputfind.report.text import seconds_spent
 from tputfind.session import stopping
@@ -130,7 +130,7 @@ def simulated(scatter: float, spec: Spec, *, device_bound: bool, skewed: bool) -
             offset = (draw.expovariate(1.0) - 1.0) if skewed else draw.gauss(0.0, 1.0)
             pace_ms = step_ms * (1 + offset * scatter)
             timing = Timing(device_ms=(pace_ms,), enqueue_ms=(1.0,) if device_bound else ())
-            row = merged(row, Row(batch_size=1, timings=(timing,), seconds=0.5))
+            row = merge_rows(row, Row(batch_size=1, timings=(timing,), seconds=0.5))
         interval = throughput_interval(row)
         assert interval is not None
         held += interval.low <= 1000 / step_ms <= interval.high
@@ -204,9 +204,9 @@ def replayed(record: Record, spec: Spec, draw: random.Random) -> Record:
             break
         for size in sizes:
             made = one_process(spec, sources[size], order[size], number, draw)
-            rows[size] = merged(rows[size], made) if number else made
+            rows[size] = merge_rows(rows[size], made) if number else made
     rest_s = record.wall_s - sum(row.seconds for row in record.rows)
-    ended = stopping.ended(spec, in_order, record.edge)
+    ended = stopping.end_rows(spec, in_order, record.edge)
     return replace(record, spec=spec, rows=ended, wall_s=rest_s + sum(row.seconds for row in ended))
 
 
@@ -217,7 +217,7 @@ def one_process(spec: Spec, source: Row, order: Sequence[Timing], number: int, d
     means = [fmean(timing.device_ms) for timing in source.timings]
     timing = order[number] if number < len(means) else draw.choice(source.timings)
     shift = 1.0 if number < len(means) else draw.gauss(fmean(means), stdev(means)) / fmean(timing.device_ms)
-    made = process(stopping.of_process(spec, number), timing, shift, draw)
+    made = process(stopping.process_plan(spec, number), timing, shift, draw)
     seconds = around_s + (made.warmup_s or 0.0) + windows_s(made)
     return Row(batch_size=source.batch_size, timings=(made,), seconds=seconds)
 

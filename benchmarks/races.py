@@ -30,7 +30,7 @@ from tputfind.analysis.compare import Tried
 from tputfind.analysis.race import Levels
 from tputfind.analysis.turns import Round, Turns, order_of_block
 from tputfind.record.spec import Spec
-from tputfind.record.types import LAYOUTS, MODES, is_compiled
+from tputfind.record.types import LAYOUTS, MODES, is_compile_mode
 from tputfind.runners.race import Course
 from tputfind.runners.tune import OF_RACE
 from tputfind.session.progress import Silent
@@ -80,7 +80,7 @@ class Space:
         self.true_per_s: dict[Spec, float] = {}
         for spec in self.recipes:
             parts = {name: log(factors[name][getattr(spec, name)]) for name in names}
-            if is_compiled(spec.mode) and not kept:
+            if is_compile_mode(spec.mode) and not kept:
                 parts["layout"] = draw.gauss(0, 0.01)
             self.true_per_s[spec] = 1000 * exp(sum(parts.values()) + draw.gauss(0, 0.02))
 
@@ -110,7 +110,7 @@ class Space:
         """Let the clock go on by the start of a process of each of these, at once."""
         took_s = []
         for spec in specs:
-            whole_s = COMPILE_S.get(spec.mode, COMPILES_S) if is_compiled(spec.mode) else 0.0
+            whole_s = COMPILE_S.get(spec.mode, COMPILES_S) if is_compile_mode(spec.mode) else 0.0
             took_s.append(START_S + whole_s * (AGAIN if spec in self.compiled else 1.0))
         self.compiled.update(specs)
         self.now_s += max(took_s)

@@ -118,7 +118,7 @@ def searched(children: Children, model: str, given: Mapping[str, str | bool | No
         granularity=1,
         max_batch=LARGEST_BATCH,
         first=first_batch(session.record),
-        forecast=session.expected,
+        forecast=session.expected_edge,
     )
     return msgspec.structs.replace(edge, memory_limit_bytes=spec.memory_limit_bytes), session
 

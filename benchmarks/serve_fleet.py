@@ -23,7 +23,7 @@ import tputfind
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
 from tputfind.sizing.calibration.overheads import Estimate
-from tputfind.sizing.planner.plan import Plan, answers, with_estimate
+from tputfind.sizing.planner.plan import Plan, add_estimate, answers
 from tputfind.sizing.planner.question import Demand
 
 _BELOW, _ABOVE = 0.9, 1.1
@@ -70,7 +70,7 @@ def main() -> None:
         record.spec.model, json.loads(given.options), told["server"], told["batch_cap"], float(told["wait_ms"]),
         clients=given.clients,
     )  # fmt: skip
-    demand = with_estimate(msgspec.structs.replace(case.demand(), slo_ms=given.slo), estimate)
+    demand = add_estimate(msgspec.structs.replace(case.demand(), slo_ms=given.slo), estimate)
     if given.again:
         counted(record, demand, given.again)
         return

@@ -59,7 +59,9 @@ def main() -> None:
 
         first = idle.get()
         patterns = options.models.split(",")
-        models = [model for model in catalogue.asked("*", first) if any(fnmatchcase(model.name, at) for at in patterns)]
+        models = [
+            model for model in catalogue.ask_zoo("*", first) if any(fnmatchcase(model.name, at) for at in patterns)
+        ]
         idle.put(first)
         pool = opened.enter_context(ThreadPoolExecutor(options.at_once))
         for found in pool.map(in_turn, models):

@@ -14,7 +14,7 @@ import msgspec
 from claims import CLAIMS, Claim
 
 from tputfind.commands import COMMANDS
-from tputfind.commands.options import of_command
+from tputfind.commands.options import command_options
 from tputfind.declaration import Option
 from tputfind.record.record import Record
 from tputfind.report.columns import COLUMNS
@@ -126,7 +126,7 @@ def _options() -> list[tuple[str, ...]]:
     """Return a row for each option, by name, with the commands that take it."""
     commands: dict[tuple[str, ...], list[str]] = {}
     for name, command in COMMANDS.items():
-        for option in of_command(command.options):
+        for option in command_options(command.options):
             commands.setdefault(_cells(option), []).append(name)
     return sorted((*cells, _names(names)) for cells, names in commands.items())
 

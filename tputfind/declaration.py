@@ -64,7 +64,7 @@ class Option(NamedTuple):
 
 
 @cache
-def declared(struct: type[msgspec.Struct]) -> Mapping[str, Option]:
+def options_by_field(struct: type[msgspec.Struct]) -> Mapping[str, Option]:
     """Return the options that fill fields of a struct, by field."""
     hints = get_type_hints(struct, include_extras=True)
     return {
@@ -77,10 +77,14 @@ def declared(struct: type[msgspec.Struct]) -> Mapping[str, Option]:
 
 def readers_of(struct: type[msgspec.Struct]) -> dict[str, tuple[str, Reader]]:
     """Map each option's name to the field of the struct that it fills and the function that reads its value."""
-    return {option.name: (field, option.read) for field, option in declared(struct).items() if option.read is not None}
+    return {
+        option.name: (field, option.read)
+        for field, option in options_by_field(struct).items()
+        if option.read is not None
+    }
 
 
-def with_options_of(struct: type[msgspec.Struct]) -> Callable[[_Function], _Function]:
+def add_options_of(struct: type[msgspec.Struct]) -> Callable[[_Function], _Function]:
     """Return a decorator that adds the options to a function's signature, for help and editors.
 
     The options, which the function takes as ``**options``, appear with name, type and default.
@@ -96,7 +100,7 @@ def with_options_of(struct: type[msgspec.Struct]) -> Callable[[_Function], _Func
                 default=fields[field].default,
                 annotation=hints[field] if not isinstance(option.takes, str) else hints[field] | str,
             )
-            for field, option in declared(struct).items()
+            for field, option in options_by_field(struct).items()
         ]
         function.__signature__ = signature(function).replace(parameters=[*own, *keywords])  # type: ignore[attr-defined]
         return function

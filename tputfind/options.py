@@ -8,7 +8,7 @@ from operator import index
 from typing import Final
 
 from tputfind import units
-from tputfind.units import echoed
+from tputfind.units import echo
 
 LARGEST_WHOLE: Final = 2**31 - 1
 LARGEST_SIZE: Final = 2**60
@@ -143,13 +143,13 @@ def fields_of(
 def _unknown_option(name: str, known: Iterable[str]) -> str:
     near = [option for option in nearest(f"--{name}", [f"--{one}" for one in known]) if option.startswith("--")]
     names = " or ".join(option.partition(" ")[0].lstrip("-").replace("-", "_") for option in near)
-    return f"there is no option {echoed(name)}" + (f": did you mean {names}?" if near else "")
+    return f"there is no option {echo(name)}" + (f": did you mean {names}?" if near else "")
 
 
 def text(value: object) -> str:
     """Return the value if it is non-empty printable text."""
     if not isinstance(value, str) or not value.isprintable() or not value:
-        raise ValueError(f"{echoed(value)} is not a name or a file")
+        raise ValueError(f"{echo(value)} is not a name or a file")
     return value
 
 
@@ -192,11 +192,11 @@ def whole(value: object, least: int = 1, most: int = LARGEST_WHOLE) -> int:
     if isinstance(value, str):
         match = _WHOLE.fullmatch(_remove_separators(value) if _NO_LIST.search(value) else value.strip())
         number = None if match is None else int(match[1] + (match[2].lstrip("0") or "0")[:_MOST_DIGITS])
-        shown = value.strip() if len(value) <= _MOST_DIGITS else echoed(value)
+        shown = value.strip() if len(value) <= _MOST_DIGITS else echo(value)
     else:
-        number, shown = _index_of(value), echoed(value)
+        number, shown = _index_of(value), echo(value)
     if number is None:
-        raise ValueError(f"{echoed(value)} is not a whole number{_whole_meant(value)}")
+        raise ValueError(f"{echo(value)} is not a whole number{_whole_meant(value)}")
     if not least <= number <= most:
         raise ValueError(f"{shown} is not between {least} and {most}")
     return number
@@ -237,17 +237,17 @@ def wholes(value: object, separator: str, most: int = 1000) -> tuple[int, ...]:
     if isinstance(parts, int):
         parts = (parts,)
     if not isinstance(parts, (list, tuple, range)) or not parts:
-        raise ValueError(f"{echoed(value)} is not a list of whole numbers")
+        raise ValueError(f"{echo(value)} is not a list of whole numbers")
     ends = _SPAN.fullmatch(parts[0]) if separator == "," and isinstance(parts[0], str) else None
     if ends:
-        raise ValueError(f"{echoed(value)} has no commas: put them between numbers, such as {ends[1]},{ends[2]}")
+        raise ValueError(f"{echo(value)} has no commas: put them between numbers, such as {ends[1]},{ends[2]}")
     if len(parts) > most:
         raise ValueError(f"{len(parts)} numbers are more than {most}")
     for part in filter(lambda part: isinstance(part, str), parts):
         if "," in part:
-            raise ValueError(f"{echoed(part)} has commas: put {separator} between numbers, such as 3{separator}224")
+            raise ValueError(f"{echo(part)} has commas: put {separator} between numbers, such as 3{separator}224")
         if separator == "," and _LEADING_ZERO.fullmatch(part.strip()):
-            raise ValueError(f"{echoed(part)} begins with 0: commas set numbers apart here, so write 1000 for 1,000")
+            raise ValueError(f"{echo(part)} begins with 0: commas set numbers apart here, so write 1000 for 1,000")
     return tuple(whole(part) for part in parts)
 
 
@@ -255,9 +255,9 @@ def size(value: object) -> int:
     """Return a number of bytes, from 1 to 1 EiB."""
     count = units.parse_bytes(value) if isinstance(value, str) else whole(value, most=LARGEST_SIZE)
     if count < 1:
-        raise ValueError(f"{echoed(value)} is not a size of memory")
+        raise ValueError(f"{echo(value)} is not a size of memory")
     if count > LARGEST_SIZE:
-        raise ValueError(f"{echoed(value)} is more than 1 EiB")
+        raise ValueError(f"{echo(value)} is more than 1 EiB")
     return count
 
 
@@ -267,22 +267,22 @@ def share(value: object) -> float:
     share = number(str(value).strip()[:-1]) / 100 if percent else number(value)
     if not 0 < share < 1:
         meant = f": did you mean {share:g}%?" if isinstance(value, str) and not percent and 1 <= share < 100 else ""
-        raise ValueError(f"{echoed(value)} is not between 0 and 100 %{meant}")
+        raise ValueError(f"{echo(value)} is not between 0 and 100 %{meant}")
     return share
 
 
 def number(value: object) -> float:
     """Return a finite number."""
     if isinstance(value, bool) or not isinstance(value, (Real, str)):
-        raise ValueError(f"{echoed(value)} is not a number")  # noqa: TRY004  # one kind for all wrong values
+        raise ValueError(f"{echo(value)} is not a number")  # noqa: TRY004  # one kind for all wrong values
     try:
         number = float(value)
     except (ValueError, TypeError):
-        raise ValueError(f"{echoed(value)} is not a number") from None
+        raise ValueError(f"{echo(value)} is not a number") from None
     except OverflowError:
         number = inf
     if not isfinite(number):
-        raise ValueError(f"{echoed(value)} is not a finite number")
+        raise ValueError(f"{echo(value)} is not a finite number")
     return number
 
 
@@ -303,7 +303,7 @@ def rate(value: object) -> float:
     times = _TIMES.get(text[-1:])
     text = _remove_separators(text if times is None else text[:-1])
     if not is_number(text):
-        raise ValueError(f"{echoed(value)} is not a finite number per second such as 5000, 5k or 1M")
+        raise ValueError(f"{echo(value)} is not a finite number per second such as 5000, 5k or 1M")
     return float(text) * (times or 1)
 
 
@@ -313,12 +313,12 @@ def percentile(value: object) -> float:
     if isinstance(value, str):
         bare = value.strip().removesuffix("%").lower().removeprefix("p")
         if not is_number(bare):
-            raise ValueError(f"{echoed(value)} is not a number such as 99")
+            raise ValueError(f"{echo(value)} is not a number such as 99")
     read = number(bare)
     if 0 < read < 1:
-        raise ValueError(f"{echoed(value)} is a share, and this is in percent: did you mean {100 * read:g}?")
+        raise ValueError(f"{echo(value)} is a share, and this is in percent: did you mean {100 * read:g}?")
     if read <= 0:
-        raise ValueError(f"{echoed(value)} is not between 0 and 100")
+        raise ValueError(f"{echo(value)} is not between 0 and 100")
     return read
 
 
@@ -328,7 +328,7 @@ def number_within(least: float, most: float, reader: Callable[[object], float] =
     def read(value: object) -> float:
         read = reader(value)
         if not least <= read <= most:
-            raise ValueError(f"{echoed(value)} is not from {least:g} to {most:g}")
+            raise ValueError(f"{echo(value)} is not from {least:g} to {most:g}")
         return read
 
     return read
@@ -338,9 +338,9 @@ def seconds(value: object) -> float:
     """Return seconds, from 0 to the longest duration."""
     number_s = number(value)
     if number_s < 0:
-        raise ValueError(f"{echoed(value)} is below zero")
+        raise ValueError(f"{echo(value)} is below zero")
     if number_s > LONGEST_MS / 1000:
-        raise ValueError(f"{echoed(value)} is more than {LONGEST_MS / 1000:.0f} seconds, which are {_LONGEST}")
+        raise ValueError(f"{echo(value)} is more than {LONGEST_MS / 1000:.0f} seconds, which are {_LONGEST}")
     return number_s
 
 
@@ -355,9 +355,9 @@ def ms(value: object) -> float:
     """Return milliseconds from text such as ``50ms`` or ``0``, or from a number, from 0 to the longest duration."""
     span = units.parse_ms(value) if isinstance(value, str) and value.strip() != "0" else number(value)
     if span < 0:
-        raise ValueError(f"{echoed(value)} is below zero")
+        raise ValueError(f"{echo(value)} is below zero")
     if span > LONGEST_MS:
-        raise ValueError(f"{echoed(value)} is more than {_LONGEST}")
+        raise ValueError(f"{echo(value)} is more than {_LONGEST}")
     return span
 
 
@@ -366,7 +366,7 @@ def positive_ms(value: object) -> float:
     if isinstance(value, str):
         units.parse_ms(value)  # a 0 without a unit is not a duration here
     elif number(value) <= 0:
-        raise ValueError(f"{echoed(value)} is not above zero")
+        raise ValueError(f"{echo(value)} is not above zero")
     span = ms(value)
     _check_positive(value, span)
     return span
@@ -374,15 +374,15 @@ def positive_ms(value: object) -> float:
 
 def _check_positive(value: object, span_ms: float) -> None:
     if span_ms <= 0:
-        raise ValueError(f"{echoed(value)} is not above zero")
+        raise ValueError(f"{echo(value)} is not above zero")
     if span_ms < SHORTEST_MS:
-        raise ValueError(f"{echoed(value)} is less than 1us")
+        raise ValueError(f"{echo(value)} is less than 1us")
 
 
 def flag(value: object) -> bool:
     """Return the value if it is a bool."""
     if not isinstance(value, bool):
-        raise ValueError(f"{echoed(value)} is neither True nor False")  # noqa: TRY004  # one kind for all wrong values
+        raise ValueError(f"{echo(value)} is neither True nor False")  # noqa: TRY004  # one kind for all wrong values
     return value
 
 
@@ -401,4 +401,4 @@ def one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
 def none_of(value: object, choices: tuple[str, ...]) -> ValueError:
     """Return the error that a value is not one of the choices; its message suggests the nearest."""
     near = did_you_mean(value, choices) if isinstance(value, str) else ""
-    return ValueError(f"{echoed(value)} is not one of {', '.join(choices)}{near}")
+    return ValueError(f"{echo(value)} is not one of {', '.join(choices)}{near}")

@@ -193,7 +193,7 @@ def median_interval(processes: Sequence[Sequence[float]]) -> Interval | None:
     return _interval_around(median([sample for process in processes for sample in process]), error, len(groups))
 
 
-def widened(interval: Interval, share: float) -> Interval:
+def widen_interval(interval: Interval, share: float) -> Interval:
     """Return the interval with an independent uncertainty added, ``share`` of its middle.
 
     The root of the sum of squares: "Guide to the Expression of Uncertainty in Measurement" (JCGM 100:2008), 5.1.2.
@@ -332,7 +332,7 @@ def transient(samples: Sequence[float]) -> int:
     disturbance among many samples moves no cut: a cut after it would claim that it never recurs.
     """
     size = MSER_BATCH if len(samples) >= MSER_BATCH * _FEWEST_BATCHES_OF_MSER else 1
-    clipped = _clipped(samples)
+    clipped = _clip_samples(samples)
     means = [fmean(clipped[low : low + size]) for low in range(0, len(samples) - size + 1, size)]
     best, cut = math.inf, 0
     kept, total, squares = 0, 0.0, 0.0
@@ -348,7 +348,7 @@ def transient(samples: Sequence[float]) -> int:
     return cut * size
 
 
-def _clipped(samples: Sequence[float]) -> list[float]:
+def _clip_samples(samples: Sequence[float]) -> list[float]:
     middle = median(samples) if samples else 0.0
     reach = _CLIPPED_DEVIATIONS * max(_quartile_spread(samples), 0.001) * middle if samples else 0.0
     return [min(max(sample, middle - reach), middle + reach) for sample in samples]

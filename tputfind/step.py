@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from tputfind.errors import BadRequest
-from tputfind.units import echoed
+from tputfind.units import echo
 
 
 class Context(NamedTuple):
@@ -62,7 +62,7 @@ class Step:
         self.optimizers = _several("optimizers", optimizers, "param_groups", "torch.optim.Optimizer")
         if not callable(samples) and (not isinstance(samples, int) or isinstance(samples, bool) or samples < 1):
             raise BadRequest(
-                f"tputfind.Step: samples is {echoed(samples)}, not a whole number from 1 or function of the batch size"
+                f"tputfind.Step: samples is {echo(samples)}, not a whole number from 1 or function of the batch size"
             )
         self.samples = samples
 

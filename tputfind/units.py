@@ -33,10 +33,10 @@ _SHORT = reprlib.Repr()
 _SHORT.maxlevel, _SHORT.maxother, _SHORT.maxlong = 2, _SHOWN, _SHOWN
 
 
-def echoed(value: object) -> str:
+def echo(value: object) -> str:
     """Return a value as an error message shows it: on one line, and cut if it is long."""
     if isinstance(value, str):
-        return repr(shortened(value, _SHOWN))
+        return repr(shorten_text(value, _SHOWN))
     try:
         shown = _SHORT.repr(value)
     except ValueError:  # a number with thousands of digits
@@ -79,10 +79,10 @@ def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[s
     if unit not in units:
         near = meant.get(unit, ()) if 0 < len(number) <= _SHOWN else ()
         question = f": did you mean {' or '.join(f'{number}{right}' for right in near)}?" if near else ""
-        raise ValueError(f"{echoed(text)} is not {wanted}{question}")
+        raise ValueError(f"{echo(text)} is not {wanted}{question}")
     quantity = float(number) * units[unit]
     if not math.isfinite(quantity):
-        raise ValueError(f"{echoed(text)} is too large for {wanted}")
+        raise ValueError(f"{echo(text)} is too large for {wanted}")
     return quantity
 
 
@@ -120,7 +120,7 @@ def format_figure(value: float) -> str:
     return f"{value:.{max(0, 3 - exponent)}f}"
 
 
-def format_known(value: float, half_width: float | None) -> str:
+def format_estimate(value: float, half_width: float | None) -> str:
     """Format a figure with the digits that its interval supports: ``10845``, or ``5400`` for a half-width of 40 %.
 
     ``half_width`` is a fraction of the figure. It is rounded to two digits, and the figure ends at the same decimal
@@ -193,7 +193,7 @@ def format_ratio(ratio: float) -> str:
     return f"{ratio:.0f} times" if ratio >= 100 else f"{ratio:.3g} times"
 
 
-def shortened(text: str, most: int = 60) -> str:
+def shorten_text(text: str, most: int = 60) -> str:
     """Return foreign text for a message: only its two ends if it is longer than ``most``."""
     return text if len(text) <= most + len("...") else f"{text[: most // 2]}...{text[-(most // 2) :]}"
 

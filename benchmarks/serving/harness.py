@@ -20,7 +20,7 @@ from serving.step import CAP, MODEL, OPTIONS
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.sizing.calibration.overheads import Bench, Estimate, Log, by_batches, steady
+from tputfind.sizing.calibration.overheads import Bench, Estimate, Log, fit_to_batches, steady
 from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
 from tputfind.sizing.planner.question import Demand, read_demand
 from tputfind.sizing.traffic.stream import Traffic
@@ -174,7 +174,7 @@ def fitted(record: Record, case: Case, loads: list[Load]) -> Estimate:
     Raises:
         ValueError: the overheads cannot be separated, as with batches of one.
     """
-    found = by_batches(Bench(record, case.demand().server, case.cap), [load.log for load in loads])
+    found = fit_to_batches(Bench(record, case.demand().server, case.cap), [load.log for load in loads])
     if found is None:
         raise ValueError("overheads are not found with batches of one")
     return found.estimate

@@ -84,13 +84,13 @@ def test_a_graph_is_faster_than_python_at_batch_1(tmp_path):
 def test_replay_computes_the_step_on_current_inputs():
     import torch
 
-    from tputfind.worker.modes.cudagraph import captured
+    from tputfind.worker.modes.cudagraph import capture_graph
 
     torch.manual_seed(0)
     with torch.inference_mode():
         module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)).cuda().eval()
         inputs = torch.randn(16, 64, device="cuda")
-        replay = captured(lambda: module(inputs))
+        replay = capture_graph(lambda: module(inputs))
         for _ in range(3):
             inputs.copy_(torch.randn(16, 64))
             torch.testing.assert_close(replay(), module(inputs))

@@ -94,7 +94,7 @@ def test_memory_is_free_again_after_a_child_was_killed():
     spec = read_spec("resnet18", {"device": "cuda", "batches": "100000", "max_seconds": "60"})
     with Children() as children:
         (before,) = children.ask(TryBatch(spec, 8), Trial)
-        rows = children.ask(TimeBatches(spec, stopping.of_process(spec, 0), (1, 256)), Timed)
+        rows = children.ask(TimeBatches(spec, stopping.process_plan(spec, 0), (1, 256)), Timed)
         time.sleep(3)
         rows.close()
         (after,) = children.ask(TryBatch(spec, 8), Trial)

@@ -302,13 +302,13 @@ def _raises_an_object(*_):
 @pytest.mark.parametrize("hostile", [_returns_an_object, _raises_an_object])
 def test_pickles_from_a_node_are_never_unpickled_here(nodes, hostile, monkeypatch):
     monkeypatch.setattr(cluster.task, "task", hostile)
-    with cluster._connected(nodes.address, None) as ray:
+    with cluster._connect_ray(nodes.address, None) as ray:
         ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
         executor = RayExecutor(ray)
         executor.start(0, cluster.places_of(executor.nodes(), "cpu", "next")[0], b"")
         ends = []
         while not ends:
-            ends = list(executor.ended(1.0))
+            ends = list(executor.poll_ends(1.0))
 
     assert ends[0].answer is None
     assert ends[0].why in ("its answer is not text", "Ray says TASK_EXECUTION_EXCEPTION")

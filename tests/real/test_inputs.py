@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from tputfind import load_record
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
-from tputfind.worker.inputs import Indivisible, divides, miscounts, outline, picked, sample_shapes, split_of
+from tputfind.worker.inputs import Indivisible, divides, miscounts, outline, sample_shapes, select_samples, split_of
 from tputfind.worker.workload import Workload
 
 
@@ -73,7 +73,7 @@ def test_picked_samples_are_the_requested_ones_in_same_structure(structure, size
     whole = made(structure, 2 * size)
     samples = data.draw(st.lists(st.integers(0, 2 * size - 1), min_size=1, max_size=5))
 
-    few = picked(whole, split, samples)
+    few = select_samples(whole, split, samples)
 
     expected = made(structure, len(samples))
     leaves, shape = tree_flatten(few)
@@ -106,7 +106,7 @@ def test_unclear_dependence_on_batch_size_cannot_be_picked(changed):
     twice = {"a": torch.ones(4), "b": torch.ones(2, 2)} | dict([changed])
 
     with pytest.raises(Indivisible):
-        picked(once, split_of((once, twice), (2, 4)), [0])
+        select_samples(once, split_of((once, twice), (2, 4)), [0])
 
 
 @pytest.mark.parametrize("factory", ["list_of_images", "list_of_dicts", "nested"])

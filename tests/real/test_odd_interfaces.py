@@ -11,7 +11,7 @@ from support.rows import time_rows
 from tputfind.errors import TputfindError
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record.spec import read_spec
-from tputfind.worker.structures import drained, tensors_of
+from tputfind.worker.structures import drain_value, tensors_of
 from tputfind.worker.workload import Workload, gradients
 
 INPUTS = {
@@ -179,7 +179,7 @@ def in_plain_torch(spec, size):
     call = workload._inputs(size).call
     module = workload._module
     with torch.no_grad():
-        return drained(module(*call[0], **call[1]))
+        return drain_value(module(*call[0], **call[1]))
 
 
 class Odd(NamedTuple):

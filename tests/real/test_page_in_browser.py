@@ -11,7 +11,7 @@ import tputfind
 from tputfind.analysis.compare import compare
 from tputfind.record import files
 from tputfind.record.record import Notice
-from tputfind.report.renderers.html import to_html
+from tputfind.report.renderers.html import render_html
 from tputfind.report.views import clocks, forecast, size
 from tputfind.report.views import compare as compared
 from tputfind.sizing.planner.plan import answers
@@ -67,7 +67,7 @@ def documents_of_other_results():
 def test_page_of_every_result_is_accessible_without_requests(browser, tmp_path, width):
     for name, document in documents_of_other_results():
         path = tmp_path / f"{name}.html"
-        path.write_bytes(to_html(document))
+        path.write_bytes(render_html(document))
         with browser.open(path, width) as opened:
             assert opened.errors == []
             assert opened.requests == []

@@ -114,7 +114,7 @@ def cut_short(tmp_path_factory) -> Record:
     assert ran.status == 0, ran.err
     whole = json.loads(next((folder / "results").glob("*.json")).read_bytes())
     left = whole | {"trials": whole["trials"][:2], "rows": [], "edge": None, "finished": None}
-    return tputfind.record.record.from_json(json.dumps(left).encode(), "cut short")
+    return tputfind.record.record.decode_record(json.dumps(left).encode(), "cut short")
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_window_lacks_batches_until_planned_number_and_duration():
 
 @pytest.mark.parametrize("seed", range(10))
 def test_spans_are_settled_if_change_and_scatter_are_small(seed):
-    from tputfind.worker.warm_up import _settled
+    from tputfind.worker.warm_up import _is_steady
 
     rng = random.Random(seed)
 
@@ -112,19 +112,19 @@ def test_spans_are_settled_if_change_and_scatter_are_small(seed):
         return [*third, *third, *((1 + change) * span for span in third)]
 
     # Thirds that differ by 0.33 % change by 1 % over a window of three thirds, which is allowed.
-    assert _settled(spans(0.0001, 0.0033), 1.0, 1.0) is True
-    assert _settled(spans(0.0001, 0.0034), 1.0, 1.0) is False
-    assert _settled(spans(0.0001, -0.0034), 1.0, 1.0) is False
-    assert _settled(spans(0.0001, 0.0066), 2.0, 1.0) is True
-    assert _settled(spans(0.0001, 0.1), 0.5, 1.0) is False
+    assert _is_steady(spans(0.0001, 0.0033), 1.0, 1.0) is True
+    assert _is_steady(spans(0.0001, 0.0034), 1.0, 1.0) is False
+    assert _is_steady(spans(0.0001, -0.0034), 1.0, 1.0) is False
+    assert _is_steady(spans(0.0001, 0.0066), 2.0, 1.0) is True
+    assert _is_steady(spans(0.0001, 0.1), 0.5, 1.0) is False
     # If they scatter too much to show that, they must cover as much time as the window.
-    assert _settled(spans(0.02, 0.005), 4.99, 5.0) is False
-    assert _settled(spans(0.02, 0.005), 5.0, 5.0) is True
-    assert _settled(spans(0.0001, 0.005), 5.0, 5.0) is False
-    assert _settled(spans(0.1, 0.019), 5.0, 5.0) is True
-    assert _settled(spans(0.1, 0.021), 5.0, 5.0) is False
-    assert _settled([5.0] * 11, 5.0, 5.0) is None
-    assert _settled([5.0] * 12, 5.0, 5.0) is True
+    assert _is_steady(spans(0.02, 0.005), 4.99, 5.0) is False
+    assert _is_steady(spans(0.02, 0.005), 5.0, 5.0) is True
+    assert _is_steady(spans(0.0001, 0.005), 5.0, 5.0) is False
+    assert _is_steady(spans(0.1, 0.019), 5.0, 5.0) is True
+    assert _is_steady(spans(0.1, 0.021), 5.0, 5.0) is False
+    assert _is_steady([5.0] * 11, 5.0, 5.0) is None
+    assert _is_steady([5.0] * 12, 5.0, 5.0) is True
 
 
 def test_trial_step_is_fastest_after_the_first_or_the_only_one():
@@ -187,7 +187,7 @@ def make():
 def test_row_after_its_trial_equals_row_in_fresh_process(tmp_path, kept):
     (tmp_path / "slow.py").write_text(SLOW_AT_FIRST)
     spec = read_spec(f"{tmp_path}/slow.py:make", {"device": "cpu"})
-    timing = stopping.of_process(spec, 0)
+    timing = stopping.process_plan(spec, 0)
     can = inspect(spec, kept).environment.can
     going = list(kept.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))
     fresh = [told.batch for told in kept.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.batch]

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
-from tputfind.session.catalogue import at_hand
+from tputfind.session.catalogue import stored_models
 from tputfind.worker.models.torchvision_models import find, named_models
 from tputfind.worker.workload import Workload, inference
 
@@ -131,5 +131,5 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 
 def test_the_list_at_hand_is_torchvisions_own():
-    assert at_hand() in (None, NAMED)
+    assert stored_models() in (None, NAMED)
     assert len(NAMED) == len(torchvision.models.list_models())

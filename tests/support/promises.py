@@ -120,7 +120,7 @@ def told(case: Case) -> Iterator[Told]:
 def _check_other_streams(case: Case, base: Plan) -> Iterator[Told]:
     search = Search(case.record, msgspec.structs.replace(case.demand, seed=_SEED))
     devices = base.outcome.devices
-    holds = search.with_room(devices)
+    holds = search.outcome_with_room(devices)
     seen = f"{_range(base)}, then {holds.tail_ms:.4g} of {case.demand.target_ms:.4g} ms: {case.command(seed=_SEED)}"
     yield Told("holds", holds.verdict != "misses" or base.most != devices, seen)
     if devices > 1:

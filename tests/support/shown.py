@@ -8,9 +8,9 @@ from rich.console import Console
 
 from tputfind.record.record import Record
 from tputfind.report.columns import COLUMNS
-from tputfind.report.renderers.csv import to_csv
-from tputfind.report.renderers.html import to_html
-from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.csv import render_csv
+from tputfind.report.renderers.html import render_html
+from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import page
 from tputfind.report.views import records as view
@@ -24,15 +24,15 @@ def print_report(records: Sequence[Record], console: Console) -> None:
 
 
 def markdown_of(records: Sequence[Record]) -> bytes:
-    return to_markdown(view.document(records))
+    return render_markdown(view.document(records))
 
 
 def page_of(records: Sequence[Record]) -> bytes:
-    return to_html(page.document(records))
+    return render_html(page.document(records))
 
 
 def csv_of(records: Sequence[Record]) -> bytes:
-    return to_csv(view.data(records))
+    return render_csv(view.data(records))
 
 
 def frame(records: Sequence[Record]) -> pandas.DataFrame:

@@ -21,13 +21,13 @@ import msgspec
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes import failures, messages
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import Circumstances, Passed, of_exception
+from tputfind.processes.failures import Circumstances, Passed, exception_failure
 from tputfind.processes.messages import Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile
 from tputfind.record.record import Edge, Failure, LimitedBy, Record, Timing, Trial
 from tputfind.record.spec import Spec
-from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
+from tputfind.record.trace import MOST_EVENTS, Event, Trace, pack_events
 from tputfind.search.allocator import Block, CachingAllocator
 from tputfind.session import run
 from tputfind.session.outcome import LIMITS
@@ -341,7 +341,7 @@ class Process:
             capped=self._limit_bytes is not None,
             expandable=False,
             complete=complete,
-            packed=packed(events),
+            packed=pack_events(events),
         )
 
     def _run_step(self, requests: Sequence[Request], step_s: float, limits: Sequence[Limit]) -> None:
@@ -427,7 +427,7 @@ class Process:
             "own_memory": True,
         }
         fields = {name: value for name, value in values.items() if name in Circumstances._fields}
-        return msgspec.structs.replace(of_exception(error, Circumstances(**fields)), traceback="")
+        return msgspec.structs.replace(exception_failure(error, Circumstances(**fields)), traceback="")
 
     def _spend(self, seconds: float) -> None:
         self._way.spend(seconds)
@@ -481,7 +481,7 @@ class SimulatedChildren(Children):
         clock.now_s = max(clock.now_s, until_s)
         if until_s == deadline_s:
             raise OutOfTime("--budget ended before a batch was timed", "give it more time")
-        raise ChildFailed(failures.of_silence(self._timeout_s or 0.0))
+        raise ChildFailed(failures.silence_failure(self._timeout_s or 0.0))
 
     def announce(self, busy_s: float) -> None:
         """Announce that the next silence may last longer."""
@@ -522,7 +522,7 @@ class SimulatedChildren(Children):
             yield outcome
         except _Killed:
             outcome.append("host_memory")
-            failure = failures.of_death(-signal.SIGKILL, "", f"made the inputs of batch {batch_size} on the host")
+            failure = failures.death_failure(-signal.SIGKILL, "", f"made the inputs of batch {batch_size} on the host")
             raise ChildFailed(failure) from None
         except ChildFailed as failed:
             outcome.append(failed.failure.kind)

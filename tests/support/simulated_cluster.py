@@ -82,7 +82,7 @@ class SimulatedCluster:
         self._asked[number] = (place, request, 0)
         self._waiting.append(number)
 
-    def ended(self, timeout_s: float) -> Iterable[End]:
+    def poll_ends(self, timeout_s: float) -> Iterable[End]:
         self._place()
         if self._failed:
             ends, self._failed = self._failed, []

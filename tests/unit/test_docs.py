@@ -19,7 +19,7 @@ import tputfind
 from tputfind import errors
 from tputfind.commands import COMMANDS, main
 from tputfind.report.columns import COLUMNS
-from tputfind.session.catalogue import at_hand
+from tputfind.session.catalogue import stored_models
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "throughput.svg"
@@ -82,7 +82,7 @@ def test_measurements_of_a_page_print_its_output_except_figures(page, tmp_path, 
 
 
 PLACEHOLDERS = {"..."}
-NAMES = {model.name for model in at_hand() or []}
+NAMES = {model.name for model in stored_models() or []}
 
 
 def known_model(name: str) -> bool:

@@ -19,7 +19,7 @@ OWN = """\
 import msgspec
 
 from tputfind.record.result import Result
-from tputfind.record.untrusted import indented
+from tputfind.record.untrusted import indent_json
 
 
 class Toy(Result, msgspec.Struct, frozen=True, kw_only=True):

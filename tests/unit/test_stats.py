@@ -22,7 +22,7 @@ from tputfind.stats import (
     t_quantile,
     transient,
     trend,
-    widened,
+    widen_interval,
 )
 
 SAMPLES = st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=200)
@@ -122,7 +122,7 @@ def test_intervals_contain_their_statistic_and_scale_with_it(samples, processes)
 
 @given(st.floats(1, 100), st.floats(0, 0.5), st.floats(0, 0.5))
 def test_widening_adds_uncertainties_as_squares_about_the_same_middle(middle, share, more):
-    found = widened(Interval(middle * (1 - share), middle * (1 + share)), more)
+    found = widen_interval(Interval(middle * (1 - share), middle * (1 + share)), more)
 
     assert (found.low + found.high) / 2 == pytest.approx(middle)
     assert found.half_width == pytest.approx((share**2 + more**2) ** 0.5, abs=1e-9)

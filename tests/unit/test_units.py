@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.units import (
-    echoed,
+    echo,
     format_about,
     format_bytes,
+    format_estimate,
     format_figure,
-    format_known,
     format_seconds,
     format_sizes,
     parse_bytes,
     parse_ms,
-    shortened,
+    shorten_text,
 )
 
 
@@ -128,8 +128,8 @@ def test_spans_and_sizes_are_printed_for_people():
     ],
 )
 def test_figure_has_its_significant_digits(value, share, text):
-    assert format_known(value, share) == text
-    assert format_known(value, None) == format_figure(value)
+    assert format_estimate(value, share) == text
+    assert format_estimate(value, None) == format_figure(value)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_figure_with_unknown_interval_has_three_digits(value, text):
 
 @given(st.floats(1e-2, 1e7), st.floats(0.51, 20))
 def test_figure_with_wide_interval_has_one_digit(value, share):
-    text = format_known(value, share)
+    text = format_estimate(value, share)
 
     assert text.startswith("~")
     assert len(text.strip("~0.")) == 1
@@ -150,7 +150,7 @@ def test_figure_with_wide_interval_has_one_digit(value, share):
 
 @given(st.floats(1e-2, 1e7), st.floats(1e-4, 0.5))
 def test_figure_is_rounded_to_two_digits_of_its_uncertainty(value, share):
-    text, full = format_known(value, share), format_figure(value)
+    text, full = format_estimate(value, share), format_figure(value)
     last = 10.0 ** -len(full.partition(".")[2])
 
     assert abs(float(text) - value) <= max(0.05 * share * value, 0.5 * last) * (1 + 1e-9)
@@ -174,7 +174,7 @@ def test_printed_batch_sizes_round_trip(sizes):
 
 @given(st.text(max_size=200) | st.lists(st.text(max_size=200)) | st.floats() | st.binary(max_size=500) | st.integers())
 def test_a_value_is_echoed_on_one_short_line(value):
-    shown = echoed(value)
+    shown = echo(value)
 
     assert shown.isprintable()
     assert len(shown) <= 700
@@ -187,14 +187,14 @@ def test_values_that_cannot_be_shown_are_echoed_all_the_same():
         def __repr__(self) -> str:
             raise RuntimeError
 
-    assert "Odd" in echoed(Odd())
-    assert echoed(10**5000) == "a very long int"
-    assert echoed("a" * 100) == f"'{'a' * 30}...{'a' * 30}'"
+    assert "Odd" in echo(Odd())
+    assert echo(10**5000) == "a very long int"
+    assert echo("a" * 100) == f"'{'a' * 30}...{'a' * 30}'"
 
 
 @given(st.text(max_size=200))
 def test_shortened_text_keeps_both_ends(text):
-    quoted = shortened(text)
+    quoted = shorten_text(text)
 
     assert len(quoted) <= 63
     assert quoted == text or (text.startswith(quoted[:30]) and text.endswith(quoted[-30:]) and quoted[30:33] == "...")

@@ -7,8 +7,16 @@ from typing import Final, Literal, NamedTuple
 from tputfind.record.record import Edge, Record, Row, Trial, check_record
 from tputfind.record.spec import Spec
 from tputfind.record.types import REPEATABILITY
-from tputfind.stats import CONFIDENCE, Interval, mean_interval, median_interval, percentile, ratio_interval, widened
-from tputfind.units import format_about, format_known
+from tputfind.stats import (
+    CONFIDENCE,
+    Interval,
+    mean_interval,
+    median_interval,
+    percentile,
+    ratio_interval,
+    widen_interval,
+)
+from tputfind.units import format_about, format_estimate
 
 Best = Literal["fastest", "knee", "largest"]
 Answer = Literal[Best, "safe"]
@@ -150,21 +158,21 @@ def throughput_interval(row: Row) -> Interval | None:
     if interval_ms is None or row.samples_per_s is None:
         return None
     # The relative width is that of the time per batch: 1 / x has no interval of its own if x may be 0.
-    half = widened(interval_ms, REPEATABILITY).half_width
+    half = widen_interval(interval_ms, REPEATABILITY).half_width
     return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
 
 
-def in_one_process(*rows: Row) -> bool:
+def is_single_process(*rows: Row) -> bool:
     """Whether one of the rows was timed in only one process, so that the variation between processes is unknown."""
     return min(len([timing for timing in row.timings if timing.device_ms]) for row in rows) <= 1
 
 
-def in_all_processes(record: Record, row: Row) -> bool:
+def ran_in_all_processes(record: Record, row: Row) -> bool:
     """Whether a row was timed in all requested processes, or needs no more."""
     return row.ended_by in ("known", "alike") or len(row.timings) >= record.spec.row_processes
 
 
-def in_one_of_several(record: Record, row: Row) -> bool:
+def ran_in_one_of_several(record: Record, row: Row) -> bool:
     """Whether a row was timed in one of several processes, because no answer rests on it or the run ended, so that the
     variation between processes is unknown.
     """
@@ -176,7 +184,7 @@ def known_interval(record: Record, row: Row) -> Interval | None:
 
     Its interval would be narrower than that of a row with all processes.
     """
-    return None if in_one_of_several(record, row) else throughput_interval(row)
+    return None if ran_in_one_of_several(record, row) else throughput_interval(row)
 
 
 def scatter(rows: Iterable[Row]) -> float:
@@ -213,9 +221,9 @@ def format_device_time(record: Record, row: Row, device_ms: float) -> str:
 
 def _format_of_row(record: Record, row: Row, value: float, interval: Interval | None) -> str:
     """Format a figure of a row with the digits that an interval supports; ``~5200`` for one process of several."""
-    if in_one_of_several(record, row):
+    if ran_in_one_of_several(record, row):
         return format_about(value)
-    return format_known(value, None if interval is None else interval.half_width)
+    return format_estimate(value, None if interval is None else interval.half_width)
 
 
 def latency_interval_ms(row: Row) -> Interval | None:
@@ -226,7 +234,7 @@ def latency_interval_ms(row: Row) -> Interval | None:
     interval_ms = median_interval([timing.latency_ms for timing in row.timings])
     if interval_ms is None or row.failure is not None:
         return None
-    return widened(interval_ms, REPEATABILITY)
+    return widen_interval(interval_ms, REPEATABILITY)
 
 
 def health(row: Row) -> RowHealth | None:
@@ -256,7 +264,7 @@ def health(row: Row) -> RowHealth | None:
 def threads(record: Record) -> int | None:
     """Return the number of compute threads if the host is the device; None otherwise."""
     environment = record.environment
-    return environment.torch_threads or None if environment.can.on_host else None
+    return environment.torch_threads or None if environment.can.is_cpu else None
 
 
 def others_busy_cores(row: Row) -> float | None:

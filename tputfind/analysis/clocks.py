@@ -16,9 +16,9 @@ from tputfind.record.clocks import (
     Stage,
     StageCell,
     StageMethod,
-    by_turn,
     cell_of,
     figures_of,
+    split_by_turn,
     stage_figures,
 )
 from tputfind.record.environment import Environment
@@ -47,19 +47,19 @@ _CPU_PIPELINE: Final = (
 )
 
 
-def of_methods(found: Methods) -> tuple[str, ...]:
+def method_sentences(found: Methods) -> tuple[str, ...]:
     """Return the sentences about the methods of timing one batch."""
     cells = found.cells
-    on_cpu = found.environment.can.on_host
+    on_cpu = found.environment.can.is_cpu
     said = [_CPU] if on_cpu else list(_host_clock_alone(cells))
     said += [*_no_warm_up(cells), *_single_sample(cells)]
     said += [] if on_cpu else [*_waiting(cells), *_host_against_events(cells)]
     return (*said, *_copies(cells), *_graph(cells), *_others(found.environment))
 
 
-def of_pipeline(found: Pipeline) -> tuple[str, ...]:
+def pipeline_sentences(found: Pipeline) -> tuple[str, ...]:
     """Return the sentences about the methods of timing a pipeline."""
-    if found.environment.can.on_host:
+    if found.environment.can.is_cpu:
         return (f"{_CPU_PIPELINE}{_difference_on_the_cpu(found.cells)}.",)
     names = (found.specs[0].model, found.specs[1].model)
     return (*_cost_of_timing(found.cells), *_agreement(found.cells, names), *_others(found.environment))
@@ -85,7 +85,7 @@ class _Change(NamedTuple):
 _TurnsOf = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 
 
-def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = by_turn) -> _Change | None:
+def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = split_by_turn) -> _Change | None:
     """Compare two means turn by turn, so that disturbances of a turn, which affect both, cancel.
 
     Return None if one is missing, or if the base is 0.
@@ -211,12 +211,12 @@ def _copies(cells: Sequence[Cell]) -> Iterator[str]:
             parts.append(f"from {condition} memory fails ({cell.failure.message})")
         change = _change(resident, cell.figures if cell else None)
         if change is not None:
-            parts.append(f"from {condition} memory {_added(change)}")
+            parts.append(f"from {condition} memory {_describe_addition(change)}")
     if parts:
         yield f"Copying the input inside the timed region: {', '.join(parts)}."
 
 
-def _added(change: _Change) -> str:
+def _describe_addition(change: _Change) -> str:
     if change.kind == "more":
         return f"adds {change.shown}"
     if change.kind == "unclear" and abs(change.share) < NO_MATTER:

@@ -14,7 +14,7 @@ from tputfind.analysis.answers import (
     THROTTLED_SHARE,
     fastest,
     health,
-    in_one_process,
+    is_single_process,
     known_interval,
     largest_of,
     rate_ratio_interval,
@@ -67,7 +67,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     @property
-    def was_judged(self) -> bool:
+    def has_verdict(self) -> bool:
         """Whether there are enough figures to compare."""
         return self.verdict != "not_comparable" and self.reason != ONE_PROCESS
 
@@ -81,7 +81,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     def may_be_slower_than(self, share: float) -> bool:
         """Whether a slowdown of more than ``share`` cannot be excluded; False for rows that were not judged."""
-        return self.was_judged and (self.low is None or self.low < 1 - share)
+        return self.has_verdict and (self.low is None or self.low < 1 - share)
 
 
 class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
@@ -154,8 +154,8 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
             f"these are not comparable: {'; '.join(unlike)}", "--force compares them nevertheless, and says so"
         )
     pairs = list(_pairs(old, new))
-    certain = 1 - (1 - CONFIDENCE) / max(1, sum(not in_one_process(*pair) for pair in pairs))
-    rows = [*(_judged(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)]
+    certain = 1 - (1 - CONFIDENCE) / max(1, sum(not is_single_process(*pair) for pair in pairs))
+    rows = [*(_judge_pair(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)]
     return Comparison(
         model=subject(new.spec),
         recipe=name_of(new.spec),
@@ -227,7 +227,7 @@ def is_certain(judgement: Judgement, fail_slower: float | None) -> bool:
     return judgement.low >= 1 - fail_slower or judgement.high < 1 - fail_slower
 
 
-def in_turn(
+def compare_turns(
     variants: tuple[Spec, Spec],
     device_name: str,
     started: str,
@@ -268,22 +268,22 @@ def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
     before, after = map(fastest, rows)
     if before is None or after is None:
         return None
-    found = _judged(old, new, (before, after), tolerance, CONFIDENCE)
+    found = _judge_pair(old, new, (before, after), tolerance, CONFIDENCE)
     return found if both else msgspec.structs.replace(found, reason="no batch size is in both")
 
 
 def _unlike(old: Record, new: Record) -> Iterator[str]:
-    yield from _told("model", subject(old.spec), subject(new.spec))
-    yield from _told("weights", _weights(old), _weights(new))
+    yield from _describe_difference("model", subject(old.spec), subject(new.spec))
+    yield from _describe_difference("weights", _weights(old), _weights(new))
     for name, before, after in identity.differing(old.spec, new.spec, "work"):
         if name not in _COMPARED_OTHERWISE:
-            yield from _told(name, before, after)
-    yield from _told("input", old.input_shape, new.input_shape)
-    yield from _told("device", old.environment.device_name, new.environment.device_name)
-    if new.environment.can.on_host:
-        yield from _told("threads", old.environment.torch_threads, new.environment.torch_threads)
-    yield from _told("allocator", _allocator(old), _allocator(new))
-    yield from _told("method", old.method, new.method)
+            yield from _describe_difference(name, before, after)
+    yield from _describe_difference("input", old.input_shape, new.input_shape)
+    yield from _describe_difference("device", old.environment.device_name, new.environment.device_name)
+    if new.environment.can.is_cpu:
+        yield from _describe_difference("threads", old.environment.torch_threads, new.environment.torch_threads)
+    yield from _describe_difference("allocator", _allocator(old), _allocator(new))
+    yield from _describe_difference("method", old.method, new.method)
     if (old.spec.load == "all_busy") != (new.spec.load == "all_busy"):
         yield "one is of a device alone, the other of all devices busy"
 
@@ -299,7 +299,7 @@ def _allocator(record: Record) -> str:
 
 
 def _differs(old: Record, new: Record) -> Iterator[str]:
-    yield from _told("parameters", old.parameters, new.parameters)
+    yield from _describe_difference("parameters", old.parameters, new.parameters)
     if old.source_sha256 != new.source_sha256:
         live = old.spec.source == new.spec.source == "live"
         yield "the bytes of the live object" if live else "the file that the model or its weights are made by"
@@ -307,7 +307,7 @@ def _differs(old: Record, new: Record) -> Iterator[str]:
         *identity.differing(old.spec, new.spec, "told"),
         *identity.differing(old.environment, new.environment, "told"),
     ):
-        yield from _told(name, before, after)
+        yield from _describe_difference(name, before, after)
     for record, other, which in ((old, new, "OLD"), (new, old, "NEW")):
         if record.finished is None:
             yield f"{which} was cut short"
@@ -316,7 +316,7 @@ def _differs(old: Record, new: Record) -> Iterator[str]:
             yield f"only {which} has batch {format_sizes(alone)}"
 
 
-def _told(name: str, before: object, after: object) -> Iterator[str]:
+def _describe_difference(name: str, before: object, after: object) -> Iterator[str]:
     if before != after:
         yield f"{name.removesuffix('_bytes').replace('_', ' ')} {before} and {after}"
 
@@ -352,13 +352,13 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
             )
 
 
-def _judged(
+def _judge_pair(
     old_record: Record, new_record: Record, pair: tuple[Row, Row], tolerance: float, confidence: float
 ) -> Judgement:
     old, new = pair
     against = _against(old, new)
     interval = None if against else rate_ratio_interval(new, old, confidence)
-    unknown = ONE_PROCESS if in_one_process(old, new) else "processes differ too much to tell"
+    unknown = ONE_PROCESS if is_single_process(old, new) else "processes differ too much to tell"
     known = old.samples_per_s is not None and new.samples_per_s is not None
     return Judgement(
         old_batch=old.batch_size,
@@ -460,7 +460,7 @@ def _regressions(one: Comparison, share: float) -> Iterator[str]:
 
 def _judging_errors(one: Comparison) -> Iterator[BadRequest]:
     """Yield why the fastest rows cannot be judged at all, noise apart."""
-    if one.best is None or not one.best.was_judged:
+    if one.best is None or not one.best.has_verdict:
         reason = "one of them has no row that was timed" if one.best is None else one.best.reason
         yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}")
 

@@ -80,11 +80,11 @@ def device_key(record: Record) -> str:
     return record.environment.device_uuid or record.environment.device
 
 
-def by_device(records: Sequence[Record]) -> list[ByDevice]:
+def compare_devices(records: Sequence[Record]) -> list[ByDevice]:
     """Return the comparison of every job on several devices of one kind, by the latest record of each."""
     solo = [record for record in records if record.spec.load != "all_busy"]
     groups = _group_by(solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), threads(record)))
-    judged = (_by_device(_latest(group)) for group in groups)
+    judged = (_compare_group(_latest(group)) for group in groups)
     return [one for one in judged if one is not None]
 
 
@@ -104,7 +104,7 @@ def all_busy(records: Sequence[Record]) -> list[list[AllBusy]]:
     return [one for one in found if one]
 
 
-def to_plan_with(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
+def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """Return the records to plan with, and a sentence for each job whose records this changes.
 
     If a job ran on all devices at once, those records count, because the devices will work so in production. Among
@@ -171,7 +171,7 @@ def ratio_to_others(
     return row.samples_per_s / middle.samples_per_s, rate_ratio_interval(row, middle, confidence)
 
 
-def _by_device(records: Sequence[Record]) -> ByDevice | None:
+def _compare_group(records: Sequence[Record]) -> ByDevice | None:
     sizes = sorted(_common(records))
     if len(records) < 2 or not sizes:
         return None
@@ -182,13 +182,13 @@ def _by_device(records: Sequence[Record]) -> ByDevice | None:
         judged
         for size in sizes
         if size != best
-        for judged in _judged(rows[size], 1 - (1 - CONFIDENCE) / (pairs * len(sizes)))
+        for judged in _judge_rows(rows[size], 1 - (1 - CONFIDENCE) / (pairs * len(sizes)))
         if judged.verdict in ("slower", "faster")
     ]
-    return ByDevice(best, tuple(_judged(rows[best], 1 - (1 - CONFIDENCE) / pairs)), tuple(elsewhere))
+    return ByDevice(best, tuple(_judge_rows(rows[best], 1 - (1 - CONFIDENCE) / pairs)), tuple(elsewhere))
 
 
-def _judged(rows: Sequence[tuple[Record, Row]], confidence: float) -> Iterator[Judged]:
+def _judge_rows(rows: Sequence[tuple[Record, Row]], confidence: float) -> Iterator[Judged]:
     """Judge each row against the median of the others; together the intervals hold with 95 % (Bonferroni)."""
     for place, (record, row) in enumerate(rows):
         others = [pair for number, pair in enumerate(rows) if number != place]

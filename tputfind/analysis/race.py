@@ -87,7 +87,7 @@ def batch_of(spec: Spec, batch_size: int) -> int:
     return max(batch_size // spec.instances // spec.granularity, 1) * spec.granularity
 
 
-def is_settled(judgement: Judgement) -> bool:
+def settles_race(judgement: Judgement) -> bool:
     """Return whether NEW is certainly faster, or certainly not faster by more than ``REGRET``."""
     if judgement.low is None or judgement.high is None:
         return judgement.verdict == "not_comparable"
@@ -96,7 +96,7 @@ def is_settled(judgement: Judgement) -> bool:
 
 def outcome_of(judgement: Judgement) -> Outcome:
     """Return the outcome of a challenger: it leads only if it is certainly faster than the leader."""
-    if not is_settled(judgement) or judgement.low is None or judgement.high is None:
+    if not settles_race(judgement) or judgement.low is None or judgement.high is None:
         return "undecided"
     if judgement.low > 1:
         return "faster"

@@ -11,7 +11,7 @@ from tputfind.analysis.answers import (
     fastest_within_slo,
     format_latency,
     format_rate,
-    in_one_process,
+    is_single_process,
     none_within_slo,
     rate_ratio_interval,
     slo_of,
@@ -47,7 +47,7 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
         if at_smallest is not None:
             yield f"At batch {smallest}", _told_of(*at_smallest, of_smallest)
     for part in ("mode", "layout"):
-        compared = list(_compared(part, records))
+        compared = list(_speedup_lines(part, records))
         if compared:
             yield f"By {part}", "; ".join(compared)
 
@@ -116,7 +116,7 @@ def _keep_batch(record: Record, batch_size: int) -> Record:
     return msgspec.structs.replace(record, rows=rows)
 
 
-def _compared(part: Part, records: Sequence[Record]) -> Iterator[str]:
+def _speedup_lines(part: Part, records: Sequence[Record]) -> Iterator[str]:
     """Yield for every recipe its speedup over the same recipe with the plain layout or mode."""
     for record, name in zip(records, names_of(records), strict=True):
         plain = _like(record.spec, records, **{part: _PLAIN[part]})
@@ -138,7 +138,7 @@ def _speedups(record: Record, plain: Record, what: str) -> Iterator[str]:
     ratio = (here.samples_per_s or 0.0) / (there.samples_per_s or 1.0)
     alike = _is_tie(here, there)
     times = f"{ratio:.2f}" if alike or f"{ratio:.2f}" != "1.00" else f"{ratio:.3f}"
-    doubt = " (within the noise)" if alike else " (timed in one process)" if in_one_process(here, there) else ""
+    doubt = " (within the noise)" if alike else " (timed in one process)" if is_single_process(here, there) else ""
     yield f"{times} times {what}{doubt}"
 
 

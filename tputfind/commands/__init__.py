@@ -13,13 +13,13 @@ import click
 from click.shell_completion import CompletionItem
 
 from tputfind.commands import completion, options
-from tputfind.commands.console import errors, in_our_words, open_closed_streams
+from tputfind.commands.console import errors, open_closed_streams, replace_click_messages
 from tputfind.commands.help import Sectioned, row_of, write_examples, write_section
 from tputfind.declaration import Option
 from tputfind.errors import BadRequest
 from tputfind.options import nearest
 from tputfind.record.types import source_of
-from tputfind.units import echoed
+from tputfind.units import echo
 from tputfind.version import __version__
 
 
@@ -152,17 +152,17 @@ class _ModelFirst(click.Group):
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run the command line and exit, always with an exit code and at most one line about an error."""
         open_closed_streams()
-        with in_our_words():
+        with replace_click_messages():
             if os.environ.get("_TPUTFIND_COMPLETE", "").endswith("_complete") and "COMP_WORDS" not in os.environ:
                 raise click.UsageError("completion is for the shell to call: write _source in the place of _complete")
             return super().main(*args, **extra)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
-        with in_our_words():
+        with replace_click_messages():
             return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with in_our_words():
+        with replace_click_messages():
             return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -196,7 +196,7 @@ class _ModelFirst(click.Group):
             offered = [*run.shell_complete(click.Context(run), incomplete), *super().shell_complete(ctx, incomplete)]
             return list({item.value: item for item in offered}.values())
         named = [CompletionItem(name, help=COMMANDS[name].help) for name in COMMANDS if name.startswith(incomplete)]
-        models = completion.offered("MODEL", incomplete) if incomplete else []
+        models = completion.complete_value("MODEL", incomplete) if incomplete else []
         return sorted([*named, *models], key=lambda item: item.type == "plain")  # bash drops all items before a file
 
 
@@ -207,10 +207,10 @@ def _check_no_command_was_meant(word: str) -> None:
         BadRequest: with the command as a suggestion.
     """
     if source_of(word) == "torchvision" and word.endswith(".json"):
-        raise BadRequest(f"{echoed(word)} is not a model", "did you mean tputfind report?")
+        raise BadRequest(f"{echo(word)} is not a model", "did you mean tputfind report?")
     near = nearest(word, (*COMMANDS, "--help", "--version")) if word.isidentifier() else []
     if near and word not in completion.models():
-        raise BadRequest(f"there is no command or model {echoed(word)}", f"did you mean tputfind {near[0]}?")
+        raise BadRequest(f"there is no command or model {echo(word)}", f"did you mean tputfind {near[0]}?")
 
 
 @click.group(cls=_ModelFirst, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]})
@@ -227,7 +227,7 @@ def _click_command(name: str, command: Command) -> click.Command:
             module = import_module(f"tputfind.commands.{name}")
             sys.exit(module.main(given, show_traceback=traceback))
 
-    listed = options.of_command(command.options)
+    listed = options.command_options(command.options)
     params = [*map(_click_argument, command.arguments), *map(_click_option, listed)]
     text = f"{command.help}\n\n{command.more}"
     return Sectioned(name, listed=listed, examples=command.examples, params=params, callback=call, help=text)
@@ -235,7 +235,7 @@ def _click_command(name: str, command: Command) -> click.Command:
 
 def _click_argument(argument: Argument) -> click.Argument:
     def complete(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return completion.of_arguments(ctx, argument.takes, incomplete, argument.name)
+        return completion.complete_argument(ctx, argument.takes, incomplete, argument.name)
 
     more: dict[str, Any] = {} if argument.default is None else {"default": argument.default}
     nargs = -1 if argument.several else 1
@@ -247,7 +247,7 @@ def _click_option(option: Option) -> click.Option:
         return click.Option([option.flag], is_flag=True, help=option.help)
 
     def complete(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        return completion.offered(option.takes, incomplete, lists=option.lists)
+        return completion.complete_value(option.takes, incomplete, lists=option.lists)
 
     repeats = option.repeats or option.takes == "FILE"
     # An option that was not given is None, not an empty tuple.

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tputfind import options as values
 from tputfind import units
-from tputfind.commands.console import Given, finish, stop_signals, typed
+from tputfind.commands.console import Given, command_line, finish, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
@@ -32,19 +32,19 @@ def main(given: Given, *, show_traceback: bool) -> int:
         TputfindError: an option is wrong, or the measurement fails.
     """
     places, quiet, trust = read_places(given), given.pop("quiet"), given.pop("trust_model_file")
-    asked = read_asked(given.pop("models"), given)
+    asked = read_request(given.pop("models"), given)
     outputs = check_places(places, model_sources(asked.specs), json="clocks", question=Question(asked.specs))
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=trust)
         with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
-            found = clocks.measure(asked, children, progress, typed())
+            found = clocks.measure(asked, children, progress, command_line())
         ignore_signals()  # the rest is short and must not be lost to a signal
         document = view.document(found)
         outputs.write(forms(document))
     return finish(document, outputs, show_traceback=show_traceback)
 
 
-def read_asked(models: Sequence[str], options: Mapping[str, object]) -> Asked:
+def read_request(models: Sequence[str], options: Mapping[str, object]) -> Asked:
     """Return the request that a command line describes.
 
     Args:
@@ -87,7 +87,7 @@ def read_asked(models: Sequence[str], options: Mapping[str, object]) -> Asked:
 def _host_work_ms(value: object) -> float:
     span_ms = values.positive_ms(value)
     if span_ms > _LONGEST_HOST_WORK_MS:
-        raise ValueError(f"{units.echoed(value)} is more than 1min")
+        raise ValueError(f"{units.echo(value)} is more than 1min")
     return span_ms
 
 

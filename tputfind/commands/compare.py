@@ -52,7 +52,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     notes: list[TputfindError] = []  # notes for the reader, on which no gate fails
     gates = Gates(**shares)  # type: ignore[arg-type]  # as _SHARES says
     if given["run"]:
-        compared, outputs = _in_turn(given["compared"], measuring, places, gates)
+        compared, outputs = _measure_in_turns(given["compared"], measuring, places, gates)
     else:
         compared, outputs = _compare_records(given["compared"], places, gates, problems, notes, force=given["force"])
     if not compared:
@@ -72,13 +72,13 @@ def main(given: Given, *, show_traceback: bool) -> int:
     return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
 
 
-def _in_turn(
+def _measure_in_turns(
     models: Sequence[str], measuring: Mapping[str, object], places: Places, gates: Gates
 ) -> tuple[list[Comparison], Outputs]:
     """Time two models in turn."""
     quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])
     recipe = {name: value for name, value in measuring.items() if name not in ("quiet", "trust_model_file")}
-    asked = in_turn.read_asked(models, recipe, *gates)
+    asked = in_turn.read_request(models, recipe, *gates)
     outputs = check_places(places, model_sources(asked.specs), json="comparison")
     with stop_signals() as ignore_signals, ExitStack() as stack:
         both = (stack.enter_context(Ranks(trust_model_file=trust)) for _ in asked.specs)
@@ -108,7 +108,9 @@ def _compare_records(
         try:
             compared.append(compare(before, after, tolerance=gates.tolerance, force=force))
         except BadRequest as unlike:
-            problems.append(BadRequest(f"{_named(after)}: {unlike.message}", unlike.hint) if len(pairs) > 1 else unlike)
+            problems.append(
+                BadRequest(f"{_record_name(after)}: {unlike.message}", unlike.hint) if len(pairs) > 1 else unlike
+            )
     return compared, outputs
 
 
@@ -141,7 +143,7 @@ def _pairs(
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
-    notes += _warn_if_reversed(pairs)
+    notes += _warn_of_order(pairs)
     return pairs, sources
 
 
@@ -149,11 +151,11 @@ def _json_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
 
 
-def _warn_if_reversed(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
+def _warn_of_order(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
     """Yield a warning for each pair whose OLD began later than its NEW: a glob may have swapped them."""
     for old, new in pairs:
         if old.started > new.started:
-            of = f" of {_named(new)}" if len(pairs) > 1 else ""
+            of = f" of {_record_name(new)}" if len(pairs) > 1 else ""
             begun = f"OLD{of} began later than NEW: {old.started} and {new.started}"
             yield BadRequest(begun, "the earlier record comes first")
 
@@ -188,7 +190,7 @@ def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindEr
         work = _work(record, shared)
         if work in found:
             notes.append(
-                BadRequest(f"{folder} has several records of {_named(record)}: the newest finished one counts")
+                BadRequest(f"{folder} has several records of {_record_name(record)}: the newest finished one counts")
             )
         found[work] = record
     return found
@@ -207,12 +209,12 @@ def _match_records(
 ) -> list[tuple[Record, Record]]:
     for mine, others, which in ((old, new, "NEW"), (new, old, "OLD")):
         problems += [
-            BadRequest(f"{which} has no record of {_named(record)}")
+            BadRequest(f"{which} has no record of {_record_name(record)}")
             for work, record in mine.items()
             if work not in others
         ]
     return [(record, new[work]) for work, record in old.items() if work in new]
 
 
-def _named(record: Record) -> str:
+def _record_name(record: Record) -> str:
     return f"{subject(record.spec)} {name_of(record.spec)}"

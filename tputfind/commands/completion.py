@@ -12,7 +12,9 @@ _FOLDERS: Final = ("FOLDER",)
 _MODELS: Final = ("MODEL", "PATTERN")
 
 
-def offered(takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool = False) -> list[CompletionItem]:
+def complete_value(
+    takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool = False
+) -> list[CompletionItem]:
     """Return the completions of the value of an option or argument.
 
     Args:
@@ -48,10 +50,10 @@ def models() -> list[str]:
     return [*(model["name"] for model in kept["models"]), *(f"{name}:" for name, one in SOURCES.items() if one.prefix)]
 
 
-def of_arguments(ctx: click.Context, takes: str, incomplete: str, name: str) -> list[CompletionItem]:
+def complete_argument(ctx: click.Context, takes: str, incomplete: str, name: str) -> list[CompletionItem]:
     """Return the completions of an argument; none after a colon, at which bash begins a new word."""
     given = ctx.params.get(name)
-    return [] if isinstance(given, tuple) and given[-1:] == (":",) else offered(takes, incomplete)
+    return [] if isinstance(given, tuple) and given[-1:] == (":",) else complete_value(takes, incomplete)
 
 
 class _Bash(BashComplete):

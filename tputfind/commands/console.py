@@ -17,7 +17,7 @@ import click
 from tputfind.errors import BadRequest, Interrupted, TputfindError
 from tputfind.options import did_you_mean
 from tputfind.processes import signals
-from tputfind.units import echoed, printable, shortened
+from tputfind.units import echo, printable, shorten_text
 
 if TYPE_CHECKING:
     from tputfind.report.document import Document
@@ -57,11 +57,11 @@ def finish(
     from tputfind.report.renderers.terminal import print_document
 
     problems = [*(outputs.problems if problems is None else problems)]
-    problems += [defect.to_error() for defect in document.defects] if document is not None else []
+    problems += [defect.make_error() for defect in document.defects] if document is not None else []
     with terminal_that_may_be_gone(problems):
         if document is not None and not outputs.uses_stdout:
             shown = attempt("what is printed", lambda: print_document(document, Console()))
-            problems += [shown.to_error()] if isinstance(shown, Defect) else []
+            problems += [shown.make_error()] if isinstance(shown, Defect) else []
     with terminal_that_may_be_gone(problems, stream=2):
         if saved := [*records, *outputs.saved]:
             tell(f"saved {', '.join(saved)}")
@@ -79,7 +79,7 @@ def say(error: TputfindError, *, show_traceback: bool) -> None:
     if error.traceback:
         tell(error.traceback.rstrip())
     hint = f" ({error.hint})" if error.hint else ""
-    tell(printable(f"tputfind: {shortened(error.message, _LONGEST)}{hint}"))
+    tell(printable(f"tputfind: {shorten_text(error.message, _LONGEST)}{hint}"))
 
 
 def tell(text: str) -> None:
@@ -111,7 +111,7 @@ def errors(show_traceback: bool) -> Iterator[None]:
 
 
 @contextmanager
-def in_our_words() -> Iterator[None]:
+def replace_click_messages() -> Iterator[None]:
     """Replace click's messages and exit codes for interrupts, wrong usage and failures to print by ours."""
     try:
         yield
@@ -143,7 +143,7 @@ def _usage_error(error: click.ClickException) -> BadRequest:
     own = _options_of(context.command, context) + _options_of(root.command, root)
     if not name.startswith("--"):
         near = did_you_mean(f"-{name}", own) or ": names of options begin with two dashes"
-        return BadRequest(f"there is no option {echoed(name)}{near}", see)
+        return BadRequest(f"there is no option {echo(name)}{near}", see)
     named = [parameter for parameter in context.command.get_params(context) if isinstance(parameter, click.Argument)]
     if name in ("--model", "--models") and any(each.name in ("model", "models") for each in named):
         command = context.command_path.removesuffix(" run")  # `run` may be left out
@@ -154,7 +154,7 @@ def _usage_error(error: click.ClickException) -> BadRequest:
         alike = [own for own in _options_of(context.command, context) if own.startswith(name) or name.startswith(own)]
         near = f": did you mean {' or '.join(alike)}?" if alike else did_you_mean(name, own)
         return BadRequest(f"{name} is an option of {' and '.join(having)}, not of {context.command_path}{near}", see)
-    return BadRequest(f"there is no option {shortened(name)}{did_you_mean(name, own)}", see)
+    return BadRequest(f"there is no option {shorten_text(name)}{did_you_mean(name, own)}", see)
 
 
 def _options_of(command: click.Command, context: click.Context) -> list[str]:
@@ -176,7 +176,7 @@ def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
     sys.exit(code)
 
 
-def typed() -> str:
+def command_line() -> str:
     """Return the command line in a form that can be typed again."""
     return shlex.join(["tputfind", *sys.argv[1:]])
 

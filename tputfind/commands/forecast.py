@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from tputfind.commands.console import Given, finish, stop_signals, typed
+from tputfind.commands.console import Given, command_line, finish, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
@@ -36,7 +36,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     children = Children(trust_model_file=trust)
     with stop_signals(), children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
         progress.about(spec.model)
-        found = forecast.forecast_with(spec, sizes, children, progress, typed(), on_fake=on_fake)
+        found = forecast.forecast_with(spec, sizes, children, progress, command_line(), on_fake=on_fake)
     document = view.document(found)
     outputs.write(forms(document))
     return finish(document, outputs, show_traceback=show_traceback)

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from tputfind.commands.options import in_sections
+from tputfind.commands.options import group_by_section
 from tputfind.declaration import OTHER, Option
 
 _WIDTH: Final = 20
@@ -25,7 +25,7 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the options section by section."""
-        sections = in_sections(self._listed)
+        sections = group_by_section(self._listed)
         for section, options in sections:
             rows = [row_of(option) for option in options]
             rows += [("-h, --help", "show this help")] if section == OTHER else []

@@ -8,7 +8,7 @@ from tputfind.options import did_you_mean
 from tputfind.processes.children import Children
 from tputfind.processes.messages import NamedModel
 from tputfind.session import catalogue
-from tputfind.units import echoed
+from tputfind.units import echo
 
 
 def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as every command is called
@@ -19,13 +19,13 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
         TputfindError: the package with the models cannot be queried.
     """
     pattern = given["pattern"]
-    listed = catalogue.at_hand(pattern)
+    listed = catalogue.stored_models(pattern)
     if listed is None:
         with Children() as children:
-            listed = catalogue.asked(pattern, children)
+            listed = catalogue.ask_zoo(pattern, children)
     if not listed:
-        near = did_you_mean(pattern, [model.name for model in catalogue.at_hand() or ()])
-        raise BadRequest(f"no model's name matches {echoed(pattern)}{near}", "tputfind models lists all of them")
+        near = did_you_mean(pattern, [model.name for model in catalogue.stored_models() or ()])
+        raise BadRequest(f"no model's name matches {echo(pattern)}{near}", "tputfind models lists all of them")
     print_columns(("model", "input", "parameters", "family"), [_cells(model) for model in listed])
     for line in catalogue.elsewhere() if pattern == "*" else ():
         sys.stdout.write(f"{line}\n")

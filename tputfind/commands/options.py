@@ -19,13 +19,13 @@ from tputfind.declaration import (
     WHAT,
     WRITE,
     Option,
-    declared,
+    options_by_field,
 )
 from tputfind.record.spec import Spec
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.servers import Batcher
 
-MEASURING: Final = tuple(declared(Spec).values())
+MEASURING: Final = tuple(options_by_field(Spec).values())
 """Options of a measurement: the fields of ``Spec``."""
 _NAMED: Final = {option.name: option for option in MEASURING}
 FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
@@ -248,12 +248,12 @@ COMPARE: Final = (
 )
 
 
-def of_command(own: tuple[Option, ...]) -> tuple[Option, ...]:
+def command_options(own: tuple[Option, ...]) -> tuple[Option, ...]:
     """Return the options of a command: its own, and ``--traceback``, which every command has."""
     return own if any(option.name == TRACEBACK.name for option in own) else (*own, TRACEBACK)
 
 
-def in_sections(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
+def group_by_section(options: Sequence[Option]) -> list[tuple[str, list[Option]]]:
     """Group the options by section, in the order of the sections; within a section they keep their order."""
     ordered = sorted(options, key=lambda option: SECTIONS.index(option.section))
     return [(section, list(listed)) for section, listed in groupby(ordered, key=lambda option: option.section)]

@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 import msgspec
 from rich.console import Console
 
-from tputfind.commands.console import Given, finish, stop_signals, tell, typed
+from tputfind.commands.console import Given, command_line, finish, stop_signals, tell
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
@@ -32,7 +32,7 @@ from tputfind.runners.places import Choice
 from tputfind.runners.sweep import Job
 from tputfind.session import outcome, resume
 from tputfind.session.run import Measured
-from tputfind.units import echoed
+from tputfind.units import echo
 
 
 def cluster_of(given: Given) -> Cluster | None:
@@ -132,7 +132,7 @@ def read_request(
         forms = ENDINGS[1:] if len(specs) > 1 or each or all_busy or several else ENDINGS
         sources = [*record_sources(others), *model_sources(specs)]
         outputs = check_places(places, sources, question=Question(tuple(specs)), forms=forms)
-        return Request(Job(specs, places.folder, typed()), outputs, quiet, trust_model_file, devices)
+        return Request(Job(specs, places.folder, command_line()), outputs, quiet, trust_model_file, devices)
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
     path = files.path_of("--resume", resumed)
@@ -149,7 +149,7 @@ def read_request(
     table = None if folder is None else table_of(path)
     question = Question((spec,), record.environment.device_name)
     outputs = check_places(places._replace(folder=folder), sources, question=question, table=table)
-    return Request(Job([spec], folder, typed(), (record, path)), outputs, quiet, trust_model_file)
+    return Request(Job([spec], folder, command_line(), (record, path)), outputs, quiet, trust_model_file)
 
 
 def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) -> Devices | None:
@@ -195,7 +195,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     with stop_signals() as ignore_signals:
         try:
             if request.devices is None:
-                found.extend(_measured(request))
+                found.extend(_measure(request))
             else:
                 with show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
                     host = Host(request.job, request.devices, progress.of, trust_model_file=request.trust_model_file)
@@ -220,7 +220,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
     return finish(document, request.outputs, problems, saved, show_traceback=show_traceback)
 
 
-def _measured(request: Request) -> Iterator[Measured]:
+def _measure(request: Request) -> Iterator[Measured]:
     """Yield the result of each spec; a record that is finished is yielded as it is."""
     job = request.job
     if job.resumed is not None:
@@ -253,7 +253,7 @@ def _children(request: Request) -> Children:
         kept = cores.read(kept_to) & cores.here()
         return Ranks(trust_model_file=request.trust_model_file, cores=kept)
     except ValueError:
-        raise BadRecord(f"the record names no cores: {echoed(kept_to)}") from None
+        raise BadRecord(f"the record names no cores: {echo(kept_to)}") from None
 
 
 def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
@@ -293,10 +293,10 @@ def _write(
 
 
 def _table(record: Record) -> bytes:
-    from tputfind.report.renderers.csv import to_csv
+    from tputfind.report.renderers.csv import render_csv
     from tputfind.report.views.records import data
 
-    return to_csv(data([record]))
+    return render_csv(data([record]))
 
 
 def _interruption(

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 
 from tputfind.analysis import fleet
-from tputfind.analysis.notices import to_read
+from tputfind.analysis.notices import shown_notices
 from tputfind.commands.console import Given, finish, say, stop_signals, tell
 from tputfind.commands.outputs import read_places, record_sources
 from tputfind.errors import BadRequest, NoPlan, TputfindError
@@ -55,8 +55,8 @@ def main(given: Given, *, show_traceback: bool) -> int:
     loaded = []
     for path in records:
         record = files.load_record(path)  # the notices of an old record may name options that no longer exist
-        loaded.append((path, msgspec.structs.replace(record, notices=tuple(to_read(record)))))
-    read, notes = fleet.to_plan_with([record for _, record in loaded])
+        loaded.append((path, msgspec.structs.replace(record, notices=tuple(shown_notices(record)))))
+    read, notes = fleet.records_for_plan([record for _, record in loaded])
     outputs, logs = check_places(places, sources, json="plans"), [log_of(path) for path in logged]
     for line in notes:
         tell(line)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 from rich.console import Console
 
-from tputfind.commands.console import Given, finish, stop_signals, typed
+from tputfind.commands.console import Given, command_line, finish, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import Interrupted
 from tputfind.processes.ranks import Ranks
@@ -29,7 +29,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     places, model, goal = read_places(given, folder), given.pop("model"), given.pop("for") or "throughput"
     quiet, trust = given.pop("quiet"), given.pop("trust_model_file")
     options = {name: value or None for name, value in given.items()}
-    asked = tune.read_asked(model, options, goal, folder, typed())
+    asked = tune.read_request(model, options, goal, folder, command_line())
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((asked.plain,)))
     with stop_signals() as ignore_signals, ExitStack() as stack:
         both = [stack.enter_context(Ranks(trust_model_file=trust)) for _ in range(2)]

@@ -192,9 +192,9 @@ class Children:
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
         """
-        control = self._connected()
+        control = self._connect()
         if package not in self._imports:
-            self._imports[package] = self._imported(control, package)
+            self._imports[package] = self._import_package(control, package)
         return self._imports[package]
 
     def ask(
@@ -217,7 +217,7 @@ class Children:
             OutOfTime: the time set by ``end_within`` is over.
             KeyboardInterrupt: ``interrupt`` was called.
         """
-        control = self._connected()
+        control = self._connect()
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as output:
             try:
@@ -254,7 +254,7 @@ class Children:
             finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
         except _Silent as silence:
-            failure = failures.of_silence(silence.seconds)
+            failure = failures.silence_failure(silence.seconds)
         finally:
             killed = not control.poll(0 if leaving else _GRACE_S)
             if killed:
@@ -263,10 +263,10 @@ class Children:
             status = self._exit_status(control)
         if not finished:
             if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
-                failure = failure or failures.of_misuse()
-            raise ChildFailed(failure or failures.of_death(status, _last_line(output), lines.doing))
+                failure = failure or failures.misuse_failure()
+            raise ChildFailed(failure or failures.death_failure(status, _last_line(output), lines.doing))
 
-    def _connected(self) -> Connection:
+    def _connect(self) -> Connection:
         if self._control is None:
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
@@ -293,10 +293,10 @@ class Children:
                 self.close()
                 raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
             for package in self._imports:  # the previous server, which died, had them
-                self._imported(ours, package)
+                self._import_package(ours, package)
         return self._control
 
-    def _imported(self, control: Connection, package: str) -> str:
+    def _import_package(self, control: Connection, package: str) -> str:
         with suppress(OSError):  # reading from a dead server reports it
             control.send_bytes(IMPORT + package.encode())
         return self._word(control)
@@ -314,7 +314,7 @@ class Children:
         with suppress(EOFError, OSError):
             if ready:
                 return control.recv_bytes().decode()
-        failure = self._death() if ready else failures.of_silence(_START_S)
+        failure = self._death() if ready else failures.silence_failure(_START_S)
         self.close()
         hint = RUN_AGAIN if failures.for_want_of_memory(failure) else REINSTALL
         raise BrokenInstall(f"the measuring process does not start: {failure.message}", hint)
@@ -325,7 +325,7 @@ class Children:
         if self._server is not None:
             with suppress(subprocess.TimeoutExpired):
                 status = self._server.wait(_GRACE_S)
-        return failures.of_death(status, _last_line(self._log))
+        return failures.death_failure(status, _last_line(self._log))
 
     def _exit_status(self, control: Connection) -> int | None:
         """Wait for the child's exit status; if the server died too or both hang, close the server and return None."""
@@ -360,7 +360,7 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
         except (msgspec.DecodeError, RecursionError):
             return False
         if reply.refusal is not None:
-            raise reply.refusal.to_error()
+            raise reply.refusal.make_error()
         if reply.done:
             return True
         lines.doing = reply.doing
@@ -440,7 +440,7 @@ def new_path() -> Path:
 @contextmanager
 def held(path: Path) -> Iterator[None]:
     """Make the folder, lock it against ``_sweep``, and remove it at the end; remove abandoned folders first."""
-    lock = _made(path)
+    lock = _make_locked_folder(path)
     try:
         _sweep(path.parent)
         yield
@@ -449,7 +449,7 @@ def held(path: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _made(path: Path) -> int:
+def _make_locked_folder(path: Path) -> int:
     """Make a folder and return the lock on it; make it again if a sweep removed it before it was locked."""
     while True:
         path.mkdir(mode=0o700, exist_ok=True)
@@ -466,10 +466,10 @@ def _sweep(temporary: Path) -> None:
     with suppress(OSError):  # the run does not depend on it
         for entry in list(os.scandir(temporary)):
             if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                _remove_unlocked(Path(entry.path))
+                _remove_stale(Path(entry.path))
 
 
-def _remove_unlocked(path: Path) -> None:
+def _remove_stale(path: Path) -> None:
     with suppress(OSError):
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -26,7 +26,7 @@ def is_host(name: str) -> bool:
     return name.partition(":")[0] == "cpu"
 
 
-def of_device(name: str) -> frozenset[int] | None:
+def device_cores(name: str) -> frozenset[int] | None:
     """Return the cores of a device such as ``cpu:0-3``; None if the device is not a set of cores.
 
     Raises:

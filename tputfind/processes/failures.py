@@ -101,7 +101,7 @@ _DRIVER_FAULT: Final = re.compile(
 def fault_in(text: str) -> str:
     """Return the library and the error of a kernel in plain words, such as ``cuBLAS: execution failed``; empty if none.
 
-    A device that is out of memory may cause some of these errors: see ``of_exception``.
+    A device that is out of memory may cause some of these errors: see ``exception_failure``.
     """
     if found := _LIBRARY_FAULT.search(text):
         return f"{_LIBRARIES[found[1]]}: {found[2].strip('_').lower().replace('_', ' ')}"
@@ -118,7 +118,7 @@ def is_kernel_fault(failure: Failure | None) -> bool:
     return failure.kind == "kernel_limit" or (failure.kind == "error" and bool(fault_in(failure.message)))
 
 
-def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
+def exception_failure(error: BaseException, circumstances: Circumstances) -> Failure:
     """Return the failure for an exception from the model.
 
     The exception's type is checked before its text. Texts are read only of RuntimeError, OSError, MemoryError and the
@@ -134,7 +134,7 @@ def of_exception(error: BaseException, circumstances: Circumstances) -> Failure:
         plain = HOST_RAN_OUT
     else:
         plain = fault_in(_text(cause)) if kind in ("kernel_limit", "error") and _has_readable_text(cause) else ""
-    return Failure(kind=kind, message=in_short(f"{plain} ({first_line})") if plain else first_line, traceback=shown)
+    return Failure(kind=kind, message=cut_line(f"{plain} ({first_line})") if plain else first_line, traceback=shown)
 
 
 UNUSED_PARAMETERS: Final = "find_unused_parameters"
@@ -172,7 +172,7 @@ def _is_compiler_error(error: BaseException) -> bool:
     return any(base.__module__.startswith(_COMPILERS) for base in type(error).__mro__)
 
 
-def of_death(exit_status: int | None, last_words: str, doing: str = "") -> Failure:
+def death_failure(exit_status: int | None, last_words: str, doing: str = "") -> Failure:
     """Return the failure of a process that ended without an answer.
 
     Args:
@@ -189,15 +189,15 @@ def of_death(exit_status: int | None, last_words: str, doing: str = "") -> Failu
         how = f"exited with status {exit_status} before it had answered"
     how += f" while it {doing}" if doing else ""
     kind: FailureKind = "host_memory" if doing and exit_status == -signal.SIGKILL else "died"
-    return Failure(kind=kind, message=in_short(f"{how}: {last_words}" if last_words else how))
+    return Failure(kind=kind, message=cut_line(f"{how}: {last_words}" if last_words else how))
 
 
-def of_silence(seconds: float) -> Failure:
+def silence_failure(seconds: float) -> Failure:
     """Return the failure of a process that was killed after ``seconds`` of silence."""
     return Failure(kind="timeout", message=f"no answer within {seconds:.3g} s")
 
 
-def of_misuse() -> Failure:
+def misuse_failure() -> Failure:
     """Return the failure of a process that was killed because its messages were invalid."""
     return Failure(kind="died", message="it closed the pipe for its answers, or wrote something else into it")
 
@@ -324,19 +324,19 @@ def _text(error: BaseException) -> str:
 
 def said(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has no text."""
-    return in_short((_text(error).splitlines() or [type(error).__name__])[0])
+    return cut_line((_text(error).splitlines() or [type(error).__name__])[0])
 
 
 def _first_line(error: BaseException, text: str) -> str:
     lines = text.splitlines()
     if isinstance(error, CannotRunSo):
-        return in_short(lines[0])
+        return cut_line(lines[0])
     more = lines and lines[0].endswith(":")  # such as "backend='inductor' raised:"
     first = " ".join(line.strip() for line in lines[: 2 if more else 1])
-    return in_short(f"{type(error).__name__}: {first}" if lines else type(error).__name__)
+    return cut_line(f"{type(error).__name__}: {first}" if lines else type(error).__name__)
 
 
-def in_short(line: str) -> str:
+def cut_line(line: str) -> str:
     """Return a line in printable characters, cut to 500 characters."""
     line = printable(line[: _LONGEST_LINE + 1])
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} [...]"

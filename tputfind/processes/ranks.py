@@ -19,7 +19,7 @@ from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
 from tputfind.processes import beats, failures
 from tputfind.processes.beats import Beat
 from tputfind.processes.children import Answer, ChildFailed, Children
-from tputfind.processes.cores import here, is_host, of_device
+from tputfind.processes.cores import device_cores, here, is_host
 from tputfind.processes.messages import Diagnosis, Group, Inspection, ListDevices, Question, Timed, Turn
 from tputfind.record.environment import Environment, RankDevice
 from tputfind.record.record import Failure
@@ -114,7 +114,7 @@ class Ranks(Children):
                 "--device cpu runs them; --device all --all-busy runs a copy on each accelerator",
             )
         given = spec.device if spec.instances > 1 else "cpu"
-        count = len(of_device(given) or here()) if on_host else len(accelerators)
+        count = len(device_cores(given) or here()) if on_host else len(accelerators)
         if count < size:
             who, what = "instances" if spec.instances > 1 else "ranks", "cores" if on_host else "accelerators"
             there = "is 1" if count == 1 else f"are {count}"
@@ -125,7 +125,7 @@ class Ranks(Children):
 
         It lies in the server's folder, which the server removes at its end.
         """
-        self._connected()
+        self._connect()
         assert self._cache is not None
         folder = self._cache / f"ranks-{next(self._numbers)}"
         folder.mkdir(parents=True)
@@ -208,7 +208,7 @@ class _Job:
                 failing = self._first_failed_answer(number)
                 if self._failed is None and failing is not None:  # rank 0 was ended for it
                     rank, answer = failing
-                    yield _named(answer, self._who(rank))
+                    yield _add_rank(answer, self._who(rank))
                     return
                 self._raise_failure()
                 raise ChildFailed(self._add_slow_rank(death.failure, 0)) from None
@@ -279,7 +279,7 @@ class _Job:
             late = min(self._missing_ranks(number), default=0)
         self._raise_failure()
         if not heard and not optional:
-            raise ChildFailed(self._add_slow_rank(failures.of_silence(patience_s), late))
+            raise ChildFailed(self._add_slow_rank(failures.silence_failure(patience_s), late))
 
     def _missing_ranks(self, number: int) -> list[int]:
         return [rank for rank, said in self._answers.items() if len(said) <= number and rank in self._working]
@@ -319,14 +319,14 @@ class _Job:
                 whole = msgspec.structs.replace(seen, others=tuple(_device_of(other.environment) for other in others))
             else:  # each has a part of the same device
                 device = seen.device if self._spec.device == "auto" else self._spec.device
-                whole = msgspec.structs.replace(seen, device=device, cpu_count=len(of_device(device) or here()))
+                whole = msgspec.structs.replace(seen, device=device, cpu_count=len(device_cores(device) or here()))
             return msgspec.structs.replace(answer, environment=whole)
         if _failure_in(answer) is not None:
-            return _named(answer, self._who(0))
+            return _add_rank(answer, self._who(0))
         failing = self._first_failed_answer(number)
         if failing is not None:
-            return _named(failing[1], self._who(failing[0]))
-        return with_peaks_of(answer, others)
+            return _add_rank(failing[1], self._who(failing[0]))
+        return take_highest_peaks(answer, others)
 
 
 def _device_of(environment: Any) -> RankDevice:
@@ -351,7 +351,7 @@ def _failure_in(answer: Any) -> Failure | None:
     return getattr(_part_of(answer)[1], "failure", None)
 
 
-def _named(answer: Any, who: str) -> Any:
+def _add_rank(answer: Any, who: str) -> Any:
     """Return an answer with the name of its process added to the failure's message."""
     name, part = _part_of(answer)
     return _replace_part(answer, name, msgspec.structs.replace(part, failure=_add_name_to_failure(part.failure, who)))
@@ -369,7 +369,7 @@ def _add_name_to_failure(failure: Failure, who: str) -> Failure:
 _PEAKS: Final = ("peak_allocated_bytes", "peak_reserved_bytes", "allocator_retries")
 
 
-def with_peaks_of(answer: Any, others: Sequence[Any]) -> Any:
+def take_highest_peaks(answer: Any, others: Sequence[Any]) -> Any:
     """Return the answer of one rank with the highest memory peaks of all ranks: the fullest device decides."""
     name, part = _part_of(answer)
     theirs = [_part_of(other)[1] for other in others]

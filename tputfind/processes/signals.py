@@ -13,7 +13,7 @@ Handler = Callable[[int, FrameType | None], Any] | int
 
 
 @contextmanager
-def restored() -> Iterator[Mapping[int, Handler]]:
+def restore_handlers() -> Iterator[Mapping[int, Handler]]:
     """Yield the handlers of the signals that stop a run, and restore them at the end.
 
     Only the main thread may set handlers; in any other thread the mapping is empty.
@@ -34,7 +34,7 @@ def handled_by(handler: Handler) -> Iterator[Mapping[int, Handler]]:
 
     A signal that was ignored from the start, as under nohup, stays ignored.
     """
-    with restored() as before:
+    with restore_handlers() as before:
         set_handlers({each: handler for each, was in before.items() if was != signal.SIG_IGN})
         yield before
 

@@ -153,7 +153,7 @@ def _columns_of(header: list[str]) -> dict[str, int]:
     words = [word.lower() for word in header]
     missing = [word for word in logs.COLUMNS[:2] if word not in words]
     if missing:
-        raise ValueError(f"its header lacks {' and '.join(missing)}: {units.echoed(','.join(header))}")
+        raise ValueError(f"its header lacks {' and '.join(missing)}: {units.echo(','.join(header))}")
     twice = [word for word in logs.COLUMNS if words.count(word) > 1]
     if twice:
         raise ValueError(f"two columns are named {twice[0]}")
@@ -190,7 +190,7 @@ def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
             raise
         kind, time = "date", date.timestamp()
     if before not in (None, kind):
-        raise ValueError(f"{units.echoed(cell)} is a {kind}, and those before it are {before}s")
+        raise ValueError(f"{units.echo(cell)} is a {kind}, and those before it are {before}s")
     return kind, time
 
 

@@ -186,7 +186,7 @@ def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
         *((way,) for way in METHODS if way != "graph" and (can.events or way not in of_events)),
         tuple(BOUNDARIES),
     ]
-    if can.on_host:
+    if can.is_cpu:
         together = [("host_clock", "host_clock_synchronised", "submission_and_device")]
     if cold:
         return [(ways, "cold") for ways in together]
@@ -213,7 +213,7 @@ def turn_counts(timings: int) -> list[int]:
     return [timings * (number + 1) // turns - timings * number // turns for number in range(turns)]
 
 
-def by_turn(samples_ms: Sequence[float]) -> list[Sequence[float]]:
+def split_by_turn(samples_ms: Sequence[float]) -> list[Sequence[float]]:
     """Return the samples split by turn, as ``turn_counts`` divides them."""
     counts = turn_counts(len(samples_ms))
     return [samples_ms[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]

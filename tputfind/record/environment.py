@@ -32,7 +32,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     memory_peaks: bool = True
 
     @property
-    def on_host(self) -> bool:
+    def is_cpu(self) -> bool:
         """Whether the device is the CPU."""
         return not self.own_memory
 
@@ -121,7 +121,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def devices_per_host(self) -> int | None:
         """Devices like this on one host: eight accelerators, one CPU; None for a set of CPU cores."""
-        if not self.can.on_host:
+        if not self.can.is_cpu:
             return ACCELERATORS_PER_HOST
         return 1 if self.device == "cpu" else None
 

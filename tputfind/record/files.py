@@ -17,9 +17,9 @@ from tputfind.options import nearest
 from tputfind.record import clocks, forecast
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
-from tputfind.record.record import Record, from_json
-from tputfind.record.untrusted import command_of, decoded
-from tputfind.units import echoed
+from tputfind.record.record import Record, decode_record
+from tputfind.record.untrusted import command_of, decode_json
+from tputfind.units import echo
 
 _MOST_BYTES: Final = 2**26
 """Maximum size of a record, some 500 times the usual one."""
@@ -37,7 +37,7 @@ def path_of(name: str, given: object) -> Path:
     """
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(text, str):
-        raise BadRequest(f"{name} {echoed(text)} is not a path")
+        raise BadRequest(f"{name} {echo(text)} is not a path")
     if not text:
         raise BadRequest(f"{name} is empty", "leave it out, or name a file or folder")
     if not text.isprintable():
@@ -51,7 +51,7 @@ def check_writable(path: Path) -> None:
     Raises:
         BadRequest: it cannot be written; the message says why.
     """
-    with _told(f"cannot write {path}"):
+    with _translate_errors(f"cannot write {path}"):
         try:
             descriptor = descriptor_of(path)
             mode = (path.stat() if descriptor is None else os.fstat(descriptor)).st_mode
@@ -72,7 +72,7 @@ def check_folder(folder: Path) -> None:
     Raises:
         BadRequest: files cannot be written there; the message says why.
     """
-    with _told(f"cannot write in {folder}", "choose another place to write to"):
+    with _translate_errors(f"cannot write in {folder}", "choose another place to write to"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
@@ -87,7 +87,7 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         BadRequest: the disk is full or the folder is missing; the old file, if there was one, is untouched.
     """
-    with _told(f"cannot write {path}"):
+    with _translate_errors(f"cannot write {path}"):
         descriptor = descriptor_of(path)
         if descriptor is not None:
             with os.fdopen(os.dup(descriptor), "wb") as stream:
@@ -117,7 +117,7 @@ def load_record(path: str | Path) -> Record:
         BadRecord: the file is missing, unreadable, cut short, malformed, or of a schema that this version does not
             read.
     """
-    return from_json(content(path), str(path))
+    return decode_record(content(path), str(path))
 
 
 def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
@@ -126,18 +126,18 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
     match command_of(data):
         case "clocks":
             kind: Any = Methods | Pipeline
-            found: Methods | Pipeline = decoded(data, name, kind, clocks.SCHEMA)
+            found: Methods | Pipeline = decode_json(data, name, kind, clocks.SCHEMA)
             return found
         case "forecast":
-            return decoded(data, name, Forecasts, forecast.SCHEMA)
+            return decode_json(data, name, Forecasts, forecast.SCHEMA)
         case _:
-            return from_json(data, name)
+            return decode_record(data, name)
 
 
 def content(path: str | Path) -> bytes:
     """Return the bytes of a file; errors as for ``load_record``, without those of its content."""
     if not isinstance(path, (str, Path)):
-        raise BadRequest(f"path: {echoed(path)} is a {type(path).__name__}, not a str or Path")
+        raise BadRequest(f"path: {echo(path)} is a {type(path).__name__}, not a str or Path")
     if path == "":
         raise BadRequest("the name of a record is empty", "name a .json file that a run saved")
     try:
@@ -145,7 +145,7 @@ def content(path: str | Path) -> bytes:
     except OSError as error:
         raise BadRecord(f"cannot read {path}: {error.strerror}", _hint_for_unreadable(Path(path), error)) from None
     except ValueError as error:  # no file can have this name
-        raise BadRecord(f"cannot read {echoed(str(path))}: {error}") from None
+        raise BadRecord(f"cannot read {echo(str(path))}: {error}") from None
     if hint := _hint_for_table(Path(path)):
         raise BadRecord(f"{path} is a table", hint)
     return data
@@ -205,7 +205,7 @@ def write_new(folder: Path, stem: str, data: bytes) -> Path:
     now = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
     for name in (stem, f"{stem}-{now}", *(f"{stem}-{now}-{count}" for count in range(2, 100))):
         path = folder / f"{name}.json"
-        with _told(f"cannot write {path}"):
+        with _translate_errors(f"cannot write {path}"):
             if os.path.lexists(path.with_suffix(".csv")):
                 continue
             try:
@@ -265,7 +265,7 @@ def _shorten_name(name: str, most_bytes: int) -> str:
 
 
 @contextmanager
-def _told(what: str, hint: str = "") -> Iterator[None]:
+def _translate_errors(what: str, hint: str = "") -> Iterator[None]:
     """Turn an error of the file system into a BadRequest: ``what`` failed, and the reason."""
     try:
         yield
@@ -308,7 +308,7 @@ class RecordFile:
         else:
             return
         where = f"cannot write in {path.parent}"
-        with _told(where, "choose another place to write to"), _temporary_file(path, record.to_json()):
+        with _translate_errors(where, "choose another place to write to"), _temporary_file(path, record.to_json()):
             pass
 
     def save(self, record: Record) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
-from tputfind.record.spec import Spec, as_found
+from tputfind.record.spec import Spec, apply_findings
 
 
 def name_of(spec: Spec) -> str:
@@ -69,7 +69,7 @@ def unlike_questions(old: Question, new: Question) -> list[str]:
     pairs = [
         pair
         for before, after in zip(old.specs, new.specs, strict=True)
-        for pair in differing(before, as_found(after, before), "work", "told", "asked")
+        for pair in differing(before, apply_findings(after, before), "work", "told", "asked")
     ]
     if new.device_name is not None and new.device_name != old.device_name:
         pairs.append(("device", old.device_name, new.device_name))

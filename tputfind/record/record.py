@@ -12,8 +12,8 @@ from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.record.types import METHOD, Amount, Bytes, Count, CountFromZero
-from tputfind.record.untrusted import check_schema, command_of, indented, printable_json, told_as_bad_record
-from tputfind.units import echoed
+from tputfind.record.untrusted import check_schema, command_of, indent_json, printable_json, told_as_bad_record
+from tputfind.units import echo
 
 SCHEMA: Final = 11
 """Incremented when a field is added or changes its meaning."""
@@ -269,7 +269,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return len(device_ms) * self.samples_per_step * 1000 / window_ms if window_ms > 0 else None
 
 
-def merged(row: Row, later: Row) -> Row:
+def merge_rows(row: Row, later: Row) -> Row:
     """Return a row with the results of a later process for the same batch size added; it fails if either failed."""
     return msgspec.structs.replace(
         row,
@@ -401,7 +401,7 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> bytes:
         """Return the record as indented JSON, for a file."""
-        return indented(self)
+        return indent_json(self)
 
 
 class Records(Result, list[Record]):
@@ -415,12 +415,12 @@ def check_record(name: str, value: object) -> None:
     """Raise BadRequest if a value of Python code, called ``name`` in the message, is not a Record."""
     if not isinstance(value, Record):
         raise BadRequest(
-            f"{name}: {echoed(value)} is a {type(value).__name__}, not a Record",
+            f"{name}: {echo(value)} is a {type(value).__name__}, not a Record",
             "tputfind.find and tputfind.load_record(path) return records",
         )
 
 
-def from_json(data: bytes, name: str) -> Record:
+def decode_record(data: bytes, name: str) -> Record:
     """Return the record from the bytes of ``Record.to_json``; ``name`` names them in errors.
 
     Raises:
@@ -432,10 +432,10 @@ def from_json(data: bytes, name: str) -> Record:
             raise BadRecord(f"{name} is not a record of a run: tputfind {command} wrote it", "tputfind report shows it")
         check_schema(data, name, SCHEMA, OLDEST_SCHEMA)
         record = msgspec.json.decode(data, type=Record)
-    return _checked(record, name)
+    return _check_windows(record, name)
 
 
-def _checked(record: Record, name: str) -> Record:
+def _check_windows(record: Record, name: str) -> Record:
     """Return the record; raise BadRecord if the spans of a window add up to less than a nanosecond."""
     for place, row in enumerate(record.rows):
         for number, timing in enumerate(row.timings):

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from tputfind import options as values
-from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, declared, readers_of
+from tputfind.declaration import FAR, HOW, LONG, OTHER, WHAT, Option, options_by_field, readers_of
 from tputfind.errors import BadRequest
 from tputfind.record.types import (
     ASKED,
@@ -42,7 +42,7 @@ from tputfind.record.types import (
     Transfer,
     source_of,
 )
-from tputfind.units import echoed, has_unit
+from tputfind.units import echo, has_unit
 
 LARGEST_IMAGE: Final = 2**19
 MOST_BATCH_SIZES: Final = 10_000
@@ -460,7 +460,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(problems)
 
 
-def as_found(asked: Spec, found: Spec) -> Spec:
+def apply_findings(asked: Spec, found: Spec) -> Spec:
     """Return the requested spec with the findings of a run: autograd mode, granularity, unused parameters."""
     granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
     if found.phase == "step" and not refused_by_step(asked):
@@ -488,11 +488,13 @@ def refused_by_step(spec: Spec) -> list[str]:
     """Return the flags of given options that change a model or make its inputs."""
     defaults = Spec(model=spec.model)
 
-    def is_given(field: str) -> bool:
+    def is_set(field: str) -> bool:
         left = getattr(defaults, field), _OF_STEPS.get(field)
         return field in spec.given_defaults or getattr(spec, field) not in left
 
-    return [option.flag for field, option in declared(Spec).items() if field in _NOT_FOR_STEPS and is_given(field)]
+    return [
+        option.flag for field, option in options_by_field(Spec).items() if field in _NOT_FOR_STEPS and is_set(field)
+    ]
 
 
 _OF_STEPS: Final = {"dtype": "own", "phase": "step"}
@@ -518,11 +520,11 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     """
     problems: list[str] = []
     if not isinstance(model, str) or not model:
-        problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, not {echoed(model)}")
+        problems.append(f"MODEL must be a name, file.py:factory or package.module:factory, not {echo(model)}")
     elif not model.isprintable():
-        problems.append(f"MODEL {echoed(model)} has characters that cannot be shown")
+        problems.append(f"MODEL {echo(model)} has characters that cannot be shown")
     elif len(model) > LONGEST_NAME:
-        problems.append(f"MODEL {echoed(model)} has {len(model)} characters: no name has more than {LONGEST_NAME}")
+        problems.append(f"MODEL {echo(model)} has {len(model)} characters: no name has more than {LONGEST_NAME}")
     fields, wrong = values.fields_of(options, readers_of(Spec))
     problems += wrong
     if not problems:
@@ -612,7 +614,7 @@ def _named_cores(device: str) -> int:
 
 def _image_size(value: object) -> int:
     if isinstance(value, str) and ("," in value or "x" in value.lower()):
-        raise ValueError(f"{echoed(value)} is not one length: --input-size takes shapes, such as 3x640x480")
+        raise ValueError(f"{echo(value)} is not one length: --input-size takes shapes, such as 3x640x480")
     return values.whole(value, most=LARGEST_IMAGE)
 
 
@@ -636,7 +638,7 @@ def _sample(lengths: tuple[int, ...]) -> tuple[int, ...]:
 def _inputs(value: object) -> tuple[Input, ...] | None:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is not a list of inputs")  # noqa: TRY004  # one kind for all wrong values
+        raise ValueError(f"{echo(value)} is not a list of inputs")  # noqa: TRY004  # one kind for all wrong values
     inputs = tuple(map(_input, texts))
     names = [each.name for each in inputs if each.name]
     if len(set(names)) < len(names):
@@ -649,20 +651,20 @@ def _input(value: object) -> Input:
     parts = value.split(":") if isinstance(value, str) else []
     dtypes = get_args(get_type_hints(Input)["dtype"])
     if len(parts) not in (3, 4):
-        raise ValueError(f"{echoed(value)} is not NAME:DTYPE:SHAPE, such as input_ids:int64:Bx128")
+        raise ValueError(f"{echo(value)} is not NAME:DTYPE:SHAPE, such as input_ids:int64:Bx128")
     name, dtype, shape = parts[:3]
     if name and not name.isidentifier():
-        raise ValueError(f"{echoed(name)} cannot be the name of an argument")
+        raise ValueError(f"{echo(name)} cannot be the name of an argument")
     dtype = values.one_of(dtypes)(dtype)
     if "," in shape:
-        raise ValueError(f"{echoed(shape)} has commas: put x between lengths, such as Bx3x224")
+        raise ValueError(f"{echo(shape)} has commas: put x between lengths, such as Bx3x224")
     lengths = [length if length == "B" else values.whole(length) for length in shape.split("x") if shape]
     if lengths.count("B") > 1:
-        raise ValueError(f"{echoed(shape)} has more than one B")
+        raise ValueError(f"{echo(shape)} has more than one B")
     _sample(tuple(length for length in lengths if isinstance(length, int)))
     whole = dtype not in ("float", "fp32", "bool")
     if len(parts) == 4 and not whole:
-        raise ValueError(f"{dtype} takes no bound: {echoed(value)}")
+        raise ValueError(f"{dtype} takes no bound: {echo(value)}")
     below = values.whole(parts[3], most=256 if dtype == "uint8" else LARGEST_BATCH) if len(parts) == 4 else 2
     return Input(name=name, dtype=dtype, shape=tuple(lengths), below=below)  # type: ignore[arg-type]  # both are checked
 
@@ -681,14 +683,14 @@ def _optimizer(value: object) -> str:
     """Return the name of an optimizer in lower case, from ``AdamW``, ``adamw`` or ``torch.optim.AdamW``."""
     name = value.strip().lower().removeprefix("torch.optim.") if isinstance(value, str) else ""
     if not re.fullmatch(_OPTIMIZER, name):
-        raise ValueError(f"{echoed(value)} is not the name of an optimizer, such as adamw")
+        raise ValueError(f"{echo(value)} is not the name of an optimizer, such as adamw")
     return name
 
 
 def _norm(value: object) -> float:
     norm = values.number(value)
     if norm <= 0:
-        raise ValueError(f"{echoed(value)} is not above zero")
+        raise ValueError(f"{echo(value)} is not above zero")
     return norm
 
 
@@ -700,14 +702,14 @@ def _headroom(value: object) -> int | float:
     except ValueError as problem:
         if isinstance(value, str) and values.is_number(value):
             percent = 100 * float(value) if 0 < float(value) < 1 else float(value)
-            raise ValueError(f"{echoed(value)} is not a size or a share: did you mean {percent:g}%?") from None
+            raise ValueError(f"{echo(value)} is not a size or a share: did you mean {percent:g}%?") from None
         raise problem from None
 
 
 def _noise(value: object) -> float:
     share = values.share(value)
     if share <= REPEATABILITY:
-        raise ValueError(f"{echoed(value)} is not above {REPEATABILITY:.1%}, the precision of any figure here")
+        raise ValueError(f"{echo(value)} is not above {REPEATABILITY:.1%}, the precision of any figure here")
     return share
 
 
@@ -727,7 +729,7 @@ def _max_seconds(value: object) -> float:
 def _percentile(value: object) -> float:
     number = values.percentile(value)
     if not number < 100:
-        raise ValueError(f"{echoed(value)} is not below 100")
+        raise ValueError(f"{echo(value)} is not below 100")
     return number
 
 

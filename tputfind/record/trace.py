@@ -69,7 +69,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
             yield Event(_KINDS[kind], value)
 
 
-def packed(events: Iterable[Event]) -> bytes:
+def pack_events(events: Iterable[Event]) -> bytes:
     """Return events as the bytes of a ``Trace``.
 
     A release counts back from the latest allocation, so that every step yields the same bytes, which compress well.

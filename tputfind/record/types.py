@@ -98,6 +98,6 @@ def source_of(model: str) -> SourceName:
     return "factory" if apart else "torchvision"
 
 
-def is_compiled(mode: str) -> bool:
+def is_compile_mode(mode: str) -> bool:
     """Return whether a mode runs through ``torch.compile``."""
     return mode.startswith("compile")

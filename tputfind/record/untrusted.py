@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tputfind.errors import BadRecord
-from tputfind.units import echoed, printable
+from tputfind.units import echo, printable
 
 _SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
 """Escapes and bytes beyond ASCII, which may stand for unprintable characters; JSON has no others."""
@@ -61,7 +61,7 @@ def wrong_json(data: bytes, error: Exception) -> str:
         return "it is not JSON, or cut short"
     words, _, place = f"{error}".partition(" - at `$")
     place = place.rstrip("`").removeprefix(".")
-    value = echoed(_at(data, place))
+    value = echo(_at(data, place))
     where = f"{place} is {value}, and must be " if place else f"it is {value}, and must be "
     if missing := re.fullmatch(r"Object missing required field `(\w+)`", words):
         return f"{place or 'it'} has no field {missing[1]}"
@@ -88,7 +88,7 @@ def _at(data: bytes, place: str) -> object:
     return value
 
 
-def indented(value: object) -> bytes:
+def indent_json(value: object) -> bytes:
     """Return a value as indented JSON, for a file."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
@@ -138,7 +138,7 @@ def check_schema(data: bytes, name: str, newest: int, oldest: int = 1) -> None:
 _T = TypeVar("_T")
 
 
-def decoded(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
+def decode_json(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
     """Return JSON from other writers as a value; ``name`` names the bytes in errors.
 
     Raises:

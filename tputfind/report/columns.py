@@ -12,11 +12,11 @@ from tputfind.analysis.answers import (
     format_latency,
     format_rate,
     health,
-    in_one_of_several,
     known_interval,
     latency_interval_ms,
     others_busy_cores,
     peak_bytes,
+    ran_in_one_of_several,
     threads,
 )
 from tputfind.record.record import Record, Row, host_bound
@@ -67,7 +67,7 @@ class Column(NamedTuple):
         return ("", None) if value is None else (self.text(record, row, float(value)), float(value))
 
 
-def _known(name: str, kind: Kind, find: Callable[[Record, Row], Value]) -> Column:
+def _column_of_all_rows(name: str, kind: Kind, find: Callable[[Record, Row], Value]) -> Column:
     return Column(name, kind, find, of_failed=True)
 
 
@@ -94,7 +94,7 @@ def _health_figure(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row]
 
 
 def _median_interval(record: Record, row: Row) -> Interval | None:
-    return None if in_one_of_several(record, row) else latency_interval_ms(row)
+    return None if ran_in_one_of_several(record, row) else latency_interval_ms(row)
 
 
 def _half_width_percent(record: Record, row: Row) -> Value:
@@ -114,7 +114,7 @@ def _throttle_reasons(seen: RowHealth) -> Value:
     return ";".join(name for name, share in seen.slowed.items() if share >= THROTTLED_SHARE) or None
 
 
-def _added(values: Iterable[float | None]) -> float | None:
+def _sum_if_any(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 
@@ -128,16 +128,16 @@ def _mib(count: int | None) -> float | None:
 
 
 COLUMNS: Final = (
-    _known("model", "string", lambda record, _: record.spec.model),
-    _known("phase", "string", lambda record, _: record.spec.phase),
-    _known("device", "string", lambda record, _: record.environment.device),
-    _known("device_name", "string", lambda record, _: record.environment.device_name),
-    _known("dtype", "string", lambda record, _: record.spec.dtype),
-    _known("layout", "string", lambda record, _: record.spec.layout),
-    _known("mode", "string", lambda record, _: record.spec.mode),
-    _known("input_shape", "string", lambda record, _: record.input_shape),
-    _known("batch_size", "Int64", lambda _, row: row.batch_size),
-    _known("status", "string", lambda _, row: row.status),
+    _column_of_all_rows("model", "string", lambda record, _: record.spec.model),
+    _column_of_all_rows("phase", "string", lambda record, _: record.spec.phase),
+    _column_of_all_rows("device", "string", lambda record, _: record.environment.device),
+    _column_of_all_rows("device_name", "string", lambda record, _: record.environment.device_name),
+    _column_of_all_rows("dtype", "string", lambda record, _: record.spec.dtype),
+    _column_of_all_rows("layout", "string", lambda record, _: record.spec.layout),
+    _column_of_all_rows("mode", "string", lambda record, _: record.spec.mode),
+    _column_of_all_rows("input_shape", "string", lambda record, _: record.input_shape),
+    _column_of_all_rows("batch_size", "Int64", lambda _, row: row.batch_size),
+    _column_of_all_rows("status", "string", lambda _, row: row.status),
     Column("batches", "Int64", lambda _, row: len(row.device_ms)),
     Column(
         "samples_per_s",
@@ -186,16 +186,16 @@ COLUMNS: Final = (
     Column("power_w", "Float64", _health_figure(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),
     Column("energy_mj_per_sample", "Float64", _health_figure(lambda seen: seen.energy_mj_per_sample)),
     Column("throttled", "boolean", _health_figure(lambda seen: seen.throttled)),
-    _known("notices", "string", _notices),
+    _column_of_all_rows("notices", "string", _notices),
     Column("processes", "Int64", lambda _, row: len(row.timings)),
     Column("latency_ms_p50_ci_low", "Float64", _bound(_median_interval, "low")),
     Column("latency_ms_p50_ci_high", "Float64", _bound(_median_interval, "high")),
     Column("warmup_steps", "Int64", lambda _, row: sum(timing.warmup_steps for timing in row.timings) or None),
-    Column("warmup_s", "Float64", lambda _, row: _added(timing.warmup_s for timing in row.timings)),
+    Column("warmup_s", "Float64", lambda _, row: _sum_if_any(timing.warmup_s for timing in row.timings)),
     Column("first_step_ms", "Float64", lambda _, row: _middle(timing.first_step_ms for timing in row.timings)),
     Column("temperature_c", "Float64", _health_figure(lambda seen: seen.temperature_c)),
     Column("throttle_reasons", "string", _health_figure(_throttle_reasons)),
-    _known("transfer", "string", lambda record, _: record.spec.transfer),
+    _column_of_all_rows("transfer", "string", lambda record, _: record.spec.transfer),
     Column("copy_in_ms", "Float64", lambda _, row: _middle(timing.copy_in_ms for timing in row.timings)),
     Column("copy_out_ms", "Float64", lambda _, row: _middle(timing.copy_out_ms for timing in row.timings)),
     Column("compile_s", "Float64", compile_s, shown=Shown(7, "compile s", "compiled", drop=3)),
@@ -204,18 +204,18 @@ COLUMNS: Final = (
         "Int64",
         lambda _, row: max((timing.compiled.graphs for timing in row.timings if timing.compiled), default=None),
     ),
-    _known("started", "string", lambda record, _: record.started),
-    _known("torch", "string", lambda record, _: record.environment.torch),
-    _known("threads", "Int64", lambda record, _: threads(record)),
+    _column_of_all_rows("started", "string", lambda record, _: record.started),
+    _column_of_all_rows("torch", "string", lambda record, _: record.environment.torch),
+    _column_of_all_rows("threads", "Int64", lambda record, _: threads(record)),
     Column("others_busy_cores", "Float64", lambda _, row: others_busy_cores(row)),
-    _known("load", "string", lambda record, _: record.spec.load.replace("_", " ")),
-    _known("busy_devices", "Int64", lambda record, _: record.spec.busy_devices),
+    _column_of_all_rows("load", "string", lambda record, _: record.spec.load.replace("_", " ")),
+    _column_of_all_rows("busy_devices", "Int64", lambda record, _: record.spec.busy_devices),
     Column("all_busy_share", "Float64", lambda _, row: all_busy_share(row)),
-    _known("cores", "string", lambda record, _: record.environment.cores),
+    _column_of_all_rows("cores", "string", lambda record, _: record.environment.cores),
     Column("samples_per_step", "Int64", lambda _, row: row.samples_per_step),
-    _known("parallel", "string", lambda record, _: record.spec.parallel),
-    _known("ranks", "Int64", lambda record, _: record.spec.device_count),
-    _known("instances", "Int64", lambda record, _: record.spec.instances),
+    _column_of_all_rows("parallel", "string", lambda record, _: record.spec.parallel),
+    _column_of_all_rows("ranks", "Int64", lambda record, _: record.spec.device_count),
+    _column_of_all_rows("instances", "Int64", lambda record, _: record.spec.instances),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),
 )
 """In the order of the CSV. New columns are added at the end."""

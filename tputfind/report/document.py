@@ -145,7 +145,7 @@ class Defect(msgspec.Struct, frozen=True):
         """Return the part that failed and the error, on one line."""
         return printable(f"{self.what} could not be made: {type(self.error).__name__}: {self.error}")
 
-    def to_error(self) -> TputfindError:
+    def make_error(self) -> TputfindError:
         """Return the error to show; its cause is the original error, for the traceback."""
         told = TputfindError(self.line, "a fault of tputfind's, which --traceback shows")
         told.__cause__ = self.error

@@ -11,14 +11,14 @@ from typing import Final, Literal, NamedTuple
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files, identity
 from tputfind.record.identity import Question
-from tputfind.record.untrusted import indented
+from tputfind.record.untrusted import indent_json
 from tputfind.report.charts import draw
 from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.draw import PLOT_MAKER
 from tputfind.report.document import Defect, Document
-from tputfind.report.renderers.csv import to_csv
-from tputfind.report.renderers.html import to_html
-from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.csv import render_csv
+from tputfind.report.renderers.html import render_html
+from tputfind.report.renderers.markdown import render_markdown
 
 Kind = Literal["csv", "record", "clocks", "forecast", "comparison", "race", "plans", "md", "html", "png", "svg"]
 
@@ -86,12 +86,12 @@ def forms(document: Document) -> dict[str, Callable[[], bytes]]:
     """Return the functions that make each available form of a document, by file ending."""
     found: dict[str, Callable[[], bytes]] = {}
     if document.source is not None:
-        found["json"] = partial(indented, document.source)
+        found["json"] = partial(indent_json, document.source)
     if document.data is not None:
         data = document.data
-        found["csv"] = lambda: to_csv(data())
-    found["md"] = partial(to_markdown, document)
-    found["html"] = lambda: to_html(document.page() if document.page else document)
+        found["csv"] = lambda: render_csv(data())
+    found["md"] = partial(render_markdown, document)
+    found["html"] = lambda: render_html(document.page() if document.page else document)
     if document.chart is not None:
         found |= {ending: partial(_image, document.chart, ending) for ending in draw.ENDINGS}
     return found
@@ -99,7 +99,7 @@ def forms(document: Document) -> dict[str, Callable[[], bytes]]:
 
 def _image(chart: Chart | Defect, ending: str) -> bytes:
     if isinstance(chart, Defect):
-        raise chart.to_error()
+        raise chart.make_error()
     return draw.image(chart, ending)
 
 
@@ -222,7 +222,7 @@ class Outputs:
                 if output.path != _STDOUT or not isinstance(problem.__context__, BrokenPipeError):  # closed pipe
                     self.problems.append(problem)
             except Exception as defect:  # of ours, or of a library: the other files are still written
-                self.problems.append(Defect(str(output.path), defect).to_error())
+                self.problems.append(Defect(str(output.path), defect).make_error())
 
     def _write(self, output: Output, data: bytes) -> None:
         """Write a file, unless it has become protected since it was checked."""
@@ -260,7 +260,7 @@ def check_places(
     named = [_output(places.called, place, can_be, json) for place in places.files]
     for output in named:
         if drawn and output.form in ("html", *drawn):  # pages of other results have no plots
-            draw.check_installed(f"{output.wanted_by} {output.path}")
+            draw.require_matplotlib(f"{output.wanted_by} {output.path}")
     outputs = Outputs(named, sources, question or Question(), overwrite=places.overwrite)
     if places.folder is not None:
         files.check_folder(places.folder)

@@ -158,5 +158,5 @@ class _TerminalListener(_PlainListener):
         known = [(label, answer) for label, answer in text.summary(record) if label in _SO_FAR or searched]
         below = [Text(text.legend(record)), *terminal.answer_lines(known, console.width)]
         room = max(1, console.height - len(below) - _BESIDE_ROWS)
-        table = terminal.fitted(rows_table(record, ()), console, room)
+        table = terminal.fit_table(rows_table(record, ()), console, room)
         return [table, *below]

@@ -61,11 +61,11 @@ def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: boo
 
 def frame(result: Any) -> pd.DataFrame:
     """Return the table of a result's CSV."""
-    from tputfind.report.renderers.csv import to_frame
+    from tputfind.report.renderers.csv import data_frame
 
     data = document_of(result).data
     assert data is not None  # every single result has a table
-    return to_frame(data())
+    return data_frame(data())
 
 
 def plot(result: Any) -> Figure:
@@ -80,8 +80,8 @@ def plot(result: Any) -> Figure:
     if chart is None:
         raise BadRequest(f"there is no plot of this {result.KIND}", "plots are of records with timed rows")
     if isinstance(chart, Defect):
-        raise chart.to_error()
-    draw.check_installed("plot()")
+        raise chart.make_error()
+    draw.require_matplotlib("plot()")
     return draw.figure(chart)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.record.types import MODES, GradMode, is_compiled
+from tputfind.record.types import MODES, GradMode, is_compile_mode
 
 _TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
@@ -41,7 +41,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.mode == "compile:freezing":
         yield "import torch._inductor.config"
         yield "torch._inductor.config.freezing = True"
-    if is_compiled(spec.mode):
+    if is_compile_mode(spec.mode):
         how = spec.mode.partition(":")[2]
         argument = "mode" if spec.mode in MODES else "backend"
         more = f", {argument}={json.dumps(how)}" if how not in ("", "freezing") else ""

@@ -12,10 +12,10 @@ from tputfind.analysis.answers import (
     fastest,
     format_latency,
     format_rate,
-    in_all_processes,
     knee,
     none_within_slo,
     peak_bytes,
+    ran_in_all_processes,
     reach,
     scatter,
     sizes_that_divide,
@@ -108,11 +108,11 @@ def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the records of each model that was measured in several recipes and is otherwise alike."""
     works = dict.fromkeys(map(identity.work_key, records))
     together = [[record for record in records if identity.work_key(record) == work] for work in works]
-    alike = [of_device for of_model in together for of_device in _by_device(of_model)]
+    alike = [of_device for of_model in together for of_device in _group_by_device(of_model)]
     return [of_model for of_model in alike if len({identity.name_of(one.spec) for one in of_model}) > 1]
 
 
-def _by_device(records: list[Record]) -> list[list[Record]]:
+def _group_by_device(records: list[Record]) -> list[list[Record]]:
     """Group the records by device if a recipe ran on more than one device; else return one group."""
     places = dict.fromkeys(record.environment.device for record in records)
     recipes_run = [(identity.name_of(record.spec), record.environment.device) for record in records]
@@ -243,7 +243,7 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
         return f"not known, rates scatter by {widest:.0%}; best guess "
     if widest > PROVISIONAL_SHARE:
         return f"provisional, rates scatter by {widest:.0%}; "
-    short = [len(row.timings) for row in rows if not in_all_processes(record, row)]
+    short = [len(row.timings) for row in rows if not ran_in_all_processes(record, row)]
     if short:
         return f"provisional, timed in {min(short)} of {record.spec.row_processes} processes; "
     rival = _rival(record, max(rows, key=lambda row: row.samples_per_s or 0.0))

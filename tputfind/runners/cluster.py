@@ -28,7 +28,7 @@ from tputfind.record.types import METHOD
 from tputfind.runners import task
 from tputfind.runners.jobs import MOST_STARTS, NODE_LOST, OUT_OF_MEMORY, PROCESS_DIED, Came, ClusterJob, End, Jobs
 from tputfind.runners.places import HOST, KIND, Choice, ClusterPlace, Node, answers, left_out, places_of
-from tputfind.runners.sweep import Job, in_queue
+from tputfind.runners.sweep import Job, queue_spec
 from tputfind.session.inspect import record_file_of
 from tputfind.session.outcome import error_of
 from tputfind.session.progress import Progress
@@ -64,9 +64,9 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
         KeyboardInterrupt: the run was interrupted, and no result is left to yield.
     """
     with tempfile.TemporaryDirectory() as folder:
-        sent = [packed(spec, Path(folder)) for spec in job.specs]
+        sent = [stage_files(spec, Path(folder)) for spec in job.specs]
         files_to_send = folder if any(Path(folder).iterdir()) else None
-        with _connected(cluster.address, files_to_send) as ray:
+        with _connect_ray(cluster.address, files_to_send) as ray:
             executor = RayExecutor(ray)
             nodes = executor.nodes()
             places = places_of(nodes, job.specs[0].device, cluster.choice, job.specs[0].device_count)
@@ -96,13 +96,13 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
 
 def list_nodes(address: str) -> list[Node]:
     """Return the nodes of a cluster; errors as for ``sweep``."""
-    with _connected(address, None) as ray:
+    with _connect_ray(address, None) as ray:
         return sorted(RayExecutor(ray, board=False).nodes(), key=lambda node: node.address)
 
 
 def _at(spec: Spec, place: ClusterPlace, busy: int) -> Spec:
     """Return a spec for a place; ``busy`` is the number of devices of a node that may run such jobs at once."""
-    return msgspec.structs.replace(in_queue(spec, busy), device=place.device)
+    return msgspec.structs.replace(queue_spec(spec, busy), device=place.device)
 
 
 def _report_unused_nodes(nodes: Sequence[Node], places: Sequence[ClusterPlace], progress: Progress) -> None:
@@ -153,7 +153,7 @@ def _find_begun_records(jobs: Sequence[ClusterJob], folder: Path | None) -> dict
 
 
 @contextmanager
-def _connected(address: str, folder: str | None) -> Iterator[Any]:
+def _connect_ray(address: str, folder: str | None) -> Iterator[Any]:
     """Yield Ray, connected to a cluster that has the files of a folder; disconnecting ends everything that runs.
 
     Raises:
@@ -168,7 +168,7 @@ def _connected(address: str, folder: str | None) -> Iterator[Any]:
     environment = {} if folder is None else {"working_dir": folder}
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray prints a warning about later versions
     try:
-        with signals.restored():  # Ray takes some of them, in Python and in its library
+        with signals.restore_handlers():  # Ray takes some of them, in Python and in its library
             ray.init(address=address, runtime_env=environment, log_to_driver=False, logging_level=logging.CRITICAL)
     except Exception as error:  # many kinds: no cluster, another version, files too large to send
         said = f"{error}".strip().split("\n")[0]
@@ -245,10 +245,10 @@ class RayExecutor:
         self._numbers[self._task.options(**options).remote(number, request, self._board)] = number
 
     def interrupt(self, *_: object) -> None:
-        """Make ``ended`` raise KeyboardInterrupt: once, however often this is called."""
+        """Make ``poll_ends`` raise KeyboardInterrupt: once, however often this is called."""
         self._interrupted = True
 
-    def ended(self, timeout_s: float) -> Iterable[End]:
+    def poll_ends(self, timeout_s: float) -> Iterable[End]:
         ready, _ = self._ray.wait(list(self._numbers), num_returns=1, timeout=timeout_s, fetch_local=True)
         if self._interrupted and not self._told:
             self._told = True
@@ -299,7 +299,7 @@ _ELSEWHERE: Final = "from-the-root"
 """Subfolder, in the folder that is sent, for files that do not lie below the current folder."""
 
 
-def packed(spec: Spec, folder: Path) -> Spec:
+def stage_files(spec: Spec, folder: Path) -> Spec:
     """Copy the files that a spec names into the folder; return the spec with their paths on a node.
 
     A Python file takes along the modules in its folder that it imports; they are found by parsing, without running the
@@ -307,22 +307,22 @@ def packed(spec: Spec, folder: Path) -> Spec:
     """
     weights = spec.weights
     if weights is not None and Path(weights).is_file():
-        weights = _copied(Path(weights), folder)
+        weights = _stage_file(Path(weights), folder)
     home, apart, attribute = spec.model.rpartition(":")
     model = spec.model
     if spec.source == "file" and Path(model).is_file():
-        model = _copied(Path(model), folder)
+        model = _stage_file(Path(model), folder)
     elif spec.source == "factory" and home.endswith(".py") and Path(home).is_file():
         model = f"{_path_on_node(Path(home))}{apart}{attribute}"
         for file in _imported_files(Path(home), Path(home).parent):
-            _copied(file, folder)
+            _stage_file(file, folder)
     elif spec.source == "factory":
         for module in _files_of(tuple(home.split(".")), Path()):
             for file in _imported_files(module, Path()):
-                _copied(file, folder)
+                _stage_file(file, folder)
     elif spec.source == "hf" and (place := Path(model.removeprefix("hf:"))).is_dir():
         for file in filter(Path.is_file, place.iterdir()):
-            _copied(file, folder)
+            _stage_file(file, folder)
         model = f"hf:{_path_on_node(place)}"
     return msgspec.structs.replace(spec, model=model, weights=weights)
 
@@ -335,7 +335,7 @@ def _path_on_node(path: Path) -> Path:
     return named
 
 
-def _copied(path: Path, folder: Path) -> str:
+def _stage_file(path: Path, folder: Path) -> str:
     staged = _path_on_node(path)
     (folder / staged).parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(path, folder / staged)

@@ -19,10 +19,10 @@ from tputfind.processes.messages import Inspection
 from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
-from tputfind.runners.find import in_progress, model_traceback_noted
+from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.sweep import each_recipe
 from tputfind.session import pickling
-from tputfind.session.inspect import as_inspected, inspect, now
+from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.turns import Duel, Variant, due
@@ -46,7 +46,9 @@ class Asked(NamedTuple):
         return self.specs[0].budget_s or BUDGET_S
 
 
-def read_asked(models: Sequence[str], options: dict[str, object], tolerance: float, fail_slower: float | None) -> Asked:
+def read_request(
+    models: Sequence[str], options: dict[str, object], tolerance: float, fail_slower: float | None
+) -> Asked:
     """Return the request: two models in one recipe, or one model in two.
 
     Raises:
@@ -109,9 +111,9 @@ def compare(
     models = (old, new)
     names = [pickling.name_of(model) for model in models]
     share = None if fail_slower is None else values.share(fail_slower)
-    asked = read_asked(names, options, tolerance, share)
-    with in_progress(progress) as told, model_traceback_noted(), ExitStack() as stack:
-        files = [stack.enter_context(pickling.pickled(model, inputs)) for model in models]
+    asked = read_request(names, options, tolerance, share)
+    with show_progress(progress) as told, add_model_traceback(), ExitStack() as stack:
+        files = [stack.enter_context(pickling.pickle_model(model, inputs)) for model in models]
         both = [stack.enter_context(Ranks(trust_model_file=trust_model_file, live=file)) for file in files]
         return measure(asked, (both[0], both[1]), told)
 
@@ -129,7 +131,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     progress.about("OLD and NEW")
     progress.doing("looking at both and the device", None)
     inspections = inspect_at_once(asked.specs, children)
-    old, new = map(as_inspected, asked.specs, inspections)
+    old, new = map(apply_inspection, asked.specs, inspections)
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
     sizes = old.batch_sizes or (max(BATCH_SIZE // old.granularity, 1) * old.granularity,)
@@ -144,7 +146,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
         failing = rows[0].variants[failed.failed or 0].spec
         raise no_answer(failing, failed.turns.batch_sizes[0], failed.failure, smallest=False)
-    return verdicts.in_turn(
+    return verdicts.compare_turns(
         (rows[0].variants[0].spec, rows[0].variants[1].spec),
         inspections[0].environment.device_name,
         started,

@@ -53,14 +53,16 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
     return [
         HostPlace(name, _alone(here[name], len(here)), near.get(name))
         if name in here
-        else HostPlace(name, cores=cores.of_device(name))
+        else HostPlace(name, cores=cores.device_cores(name))
         for name in named
     ]
 
 
 def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
     """Yield a warning for every pair of places that share cores of the host on which they compute."""
-    sets = [(place.name, cores.of_device(place.name) or cores.here()) for place in places if cores.is_host(place.name)]
+    sets = [
+        (place.name, cores.device_cores(place.name) or cores.here()) for place in places if cores.is_host(place.name)
+    ]
     for (one, ours), (other, theirs) in combinations(sets, 2):
         if shared := ours & theirs:
             yield f"{one} and {other} share core {cores.text(shared)}: they slow each other down"
@@ -100,7 +102,7 @@ def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
         return True
     if not cores.is_host(name):
         raise NoSuchDevice(f"there is no {name} here: torch sees {', '.join(here) or 'no accelerator'}", _LISTS)
-    cores.of_device(name)
+    cores.device_cores(name)
     return False
 
 

@@ -8,7 +8,7 @@ from types import NoneType
 from typing import Any, Final, overload
 
 from tputfind.analysis.recipes import LISTED
-from tputfind.declaration import with_options_of
+from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.processes.ranks import Ranks
 from tputfind.record import files
@@ -20,7 +20,7 @@ from tputfind.session import pickling
 from tputfind.session.progress import Progress, Silent
 from tputfind.session.run import Measured
 from tputfind.step import Step
-from tputfind.units import echoed
+from tputfind.units import echo
 
 Several = list[str] | tuple[str, ...]
 _TOLD: Final = ("doing", "did", "measured")
@@ -55,7 +55,7 @@ def find(
     trust_model_file: bool = False,
     **options: object,
 ) -> Records: ...
-@with_options_of(Spec)
+@add_options_of(Spec)
 def find(
     model: str | Callable[..., object] | None = None,
     *,
@@ -113,7 +113,7 @@ def find(
     if step is not None:
         specs = list(dict.fromkeys(map(own_step, specs)))
     is_list = any(isinstance(value := options.get(one), (list, tuple)) or "," in str(value) for one in LISTED)
-    shown = in_progress(progress)
+    shown = show_progress(progress)
     folder = None if output is None else files.path_of("output", output)
     if folder is not None:
         files.check_folder(folder)
@@ -122,13 +122,13 @@ def find(
     found: list[Measured] = []
     with (
         shown as told,
-        model_traceback_noted(),
-        pickling.pickled(what, inputs) as file,
+        add_model_traceback(),
+        pickling.pickle_model(what, inputs) as file,
         Ranks(trust_model_file=trust_model_file, live=file) as children,
     ):
         for measured in sweep(job, children, told):
             environment = measured.record.environment
-            if not found and environment.can.own_memory and (held := pickling.memory_held(environment.device)):
+            if not found and environment.can.own_memory and (held := pickling.memory_warning(environment.device)):
                 warnings.warn(held, stacklevel=2)
             found.append(measured)
             if isinstance(measured.ended_by, KeyboardInterrupt):
@@ -146,14 +146,14 @@ def _model_or_step(
 ) -> str | Callable[..., object] | Step:
     """Return the model or the step; BadRequest unless exactly one is given."""
     if isinstance(step, str):
-        raise BadRequest(f"step: {echoed(step)} is a name: hand it over as the model")
+        raise BadRequest(f"step: {echo(step)} is a name: hand it over as the model")
     given = [one for one in (model, step) if one is not None]
     if len(given) != 1:
         raise BadRequest(f"give a model or a step{', not both' if given else ''}")
     return given[0]
 
 
-def in_progress(progress: object) -> AbstractContextManager[Progress]:
+def show_progress(progress: object) -> AbstractContextManager[Progress]:
     """Return the context in which progress is shown, or sent to a listener.
 
     Raises:
@@ -165,7 +165,7 @@ def in_progress(progress: object) -> AbstractContextManager[Progress]:
         return nullcontext(_Listener(progress))
     kind = type(progress).__name__
     methods = "doing(what, seconds_left), did(what), measured(record)"
-    raise BadRequest(f"progress: {echoed(progress)} is a {kind}, without methods {methods}")
+    raise BadRequest(f"progress: {echo(progress)} is a {kind}, without methods {methods}")
 
 
 class _Listener:
@@ -177,7 +177,7 @@ class _Listener:
 
 
 @contextmanager
-def model_traceback_noted() -> Iterator[None]:
+def add_model_traceback() -> Iterator[None]:
     """Add the model's own traceback to an error as a note: Python shows it below the error."""
     try:
         yield

@@ -126,7 +126,7 @@ class Host:
             if self._devices.all_busy and len(places) < 2:
                 raise BadRequest("--all-busy needs two devices or more", f"--device {self._devices.names} is one")
             specs = [msgspec.structs.replace(spec, device=places[0].name) for spec in self._job.specs]
-            known = sweep.known_inspections(sweep.inspected(specs, children, progress))
+            known = sweep.known_inspections(sweep.inspect_specs(specs, children, progress))
         for spec, inspection in zip(specs, known, strict=True):
             file = record_file_of(self._job.folder, spec, inspection, (slug(places[0].name),))
             file.try_out(new_record(spec, inspection, self._job.command))
@@ -153,7 +153,7 @@ class Host:
             pairs = [(spec, place) for spec in specs for place in places]
             return [Task(number, spec, place) for number, (spec, place) in enumerate(pairs)]
         busy = min(len(places), len(specs))
-        return [Task(number, sweep.in_queue(spec, busy)) for number, spec in enumerate(specs)]
+        return [Task(number, sweep.queue_spec(spec, busy)) for number, spec in enumerate(specs)]
 
     def _done(
         self, tasks: Sequence[Task], places: Sequence[HostPlace], inspections: Sequence[Inspection]
@@ -285,13 +285,13 @@ def _measure(
         record = new_record(spec, msgspec.structs.replace(known, environment=environment), job.command)
         why = _device_failure(place, children) if isinstance(refusal, _SUSPICIOUS) else ""
         file = RecordFile.at(None) if why else _file_of(job.folder, spec, known, place)
-        return Outcome(sweep.failed(record, file, refusal), why)
+        return Outcome(sweep.save_failure(record, file, refusal), why)
     file = _file_of(job.folder, spec, inspection, place)
     measured = run.measure(new_record(spec, inspection, job.command), children, file, progress)
     if isinstance(measured.ended_by, KeyboardInterrupt):
         return Outcome(measured)
     if isinstance(measured.ended_by, TputfindError) and not measured.record.rows:
-        measured = sweep.failed(measured.record, file, measured.ended_by)
+        measured = sweep.save_failure(measured.record, file, measured.ended_by)
     return Outcome(measured, _device_failure(place, children) if _may_be_device_fault(measured) else "")
 
 

@@ -13,8 +13,8 @@ import msgspec
 from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
 from tputfind.record import identity
 from tputfind.record.environment import Environment
-from tputfind.record.record import FailureKind, Notice, Record, from_json
-from tputfind.record.spec import Spec, as_found
+from tputfind.record.record import FailureKind, Notice, Record, decode_record
+from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.runners.on_node import Request, Word
 from tputfind.runners.places import ClusterPlace, Node
@@ -109,14 +109,14 @@ class Executor(Protocol):
     def start(self, number: int, place: ClusterPlace, request: bytes) -> None:
         """Run a job when there is room; restart it a limited number of times if its node is lost."""
 
-    def ended(self, timeout_s: float) -> Iterable[End]:
+    def poll_ends(self, timeout_s: float) -> Iterable[End]:
         """Return the jobs that have ended since the last call; wait up to ``timeout_s`` seconds for the first."""
 
     def words(self) -> Iterable[bytes]:
         """Return the messages of jobs since the last call, each a ``Word`` as JSON."""
 
     def cancel(self, numbers: Iterable[int]) -> None:
-        """End jobs; ``ended`` does not return them."""
+        """End jobs; ``poll_ends`` does not return them."""
 
     def nodes(self) -> Sequence[Node]:
         """Return the nodes of the cluster at this moment."""
@@ -196,14 +196,14 @@ class Jobs:
                 request = Request(spec=job.sent, command=self._command, trust_model_file=self._trust_model_file)
                 self._executor.start(number, job.place, msgspec.json.encode(request))
             while self._open:
-                ends = list(self._executor.ended(_POLL_S))
+                ends = list(self._executor.poll_ends(_POLL_S))
                 self._hear()
                 yield from (self._came(end, self._open.pop(end.number)) for end in ends if end.number in self._open)
                 if self._clock() >= self._look_s:
                     self._look()
                     yield from self._give_up()
         except KeyboardInterrupt as interruption:
-            partial = list(self._interrupted(interruption))
+            partial = list(self._cancel_jobs(interruption))
             if not partial:
                 raise
             yield from partial
@@ -261,7 +261,7 @@ class Jobs:
                 hangs = bool(state.starts) and isinstance(reason, OutOfTime)
                 if hangs:
                     self._hung, self._moved_s = True, now_s  # the device that it holds on its node may never be freed
-                yield self._failed(number, self._open.pop(number), reason, "timeout" if hangs else "died")
+                yield self._failed_result(number, self._open.pop(number), reason, "timeout" if hangs else "died")
 
     def _reason_to_give_up(self, number: int, state: _State, now_s: float) -> TputfindError | None:
         job = self._jobs[number]
@@ -269,27 +269,29 @@ class Jobs:
         there = self._is_node_there(state)  # else it waits for its restart
         if there and budget_s is not None and now_s > state.started_s + budget_s + GRACE_S:
             what = f"no answer from {state.starts[-1]} within --budget and {GRACE_S:g} s more"
-            return OutOfTime(f"{_named(job)}: {what}", _SEE)
+            return OutOfTime(f"{_job_name(job)}: {what}", _SEE)
         if there and now_s > self._heard_s + SILENT_S:
-            return OutOfTime(f"{_named(job)}: no word from {state.starts[-1]} for {SILENT_S:g} s", _SEE)
+            return OutOfTime(f"{_job_name(job)}: no word from {state.starts[-1]} for {SILENT_S:g} s", _SEE)
         none_runs = not any(one.starts for one in self._open.values())
         if self._hung and none_runs and now_s > self._moved_s + GRACE_S:
             what = "no device came free behind a job that never came back"
-            return OutOfTime(f"{_named(job)}: {what}", _GO_ON)
+            return OutOfTime(f"{_job_name(job)}: {what}", _GO_ON)
         if len(state.starts) > MOST_STARTS:
-            return ModelFailed(f"{_named(job)}: ended {MOST_STARTS} times with its process: {', '.join(state.starts)}")
+            return ModelFailed(
+                f"{_job_name(job)}: ended {MOST_STARTS} times with its process: {', '.join(state.starts)}"
+            )
         if any(job.place.may_be(node) for node in self._alive):
             state.homeless_since_s = None
         elif state.homeless_since_s is None:
             state.homeless_since_s = now_s
         elif now_s > state.homeless_since_s + GONE_S:
-            return NoSuchDevice(f"{_named(job)}: the nodes where it could run were lost", _GO_ON)
+            return NoSuchDevice(f"{_job_name(job)}: the nodes where it could run were lost", _GO_ON)
         return None
 
-    def _interrupted(self, interruption: KeyboardInterrupt) -> Iterator[Came]:
+    def _cancel_jobs(self, interruption: KeyboardInterrupt) -> Iterator[Came]:
         """Yield the jobs that have ended, cancel the open ones, and yield their partial records."""
         with suppress(KeyboardInterrupt):  # a second interruption: the user is in a hurry
-            while ends := [end for end in self._executor.ended(0.0) if end.number in self._open]:
+            while ends := [end for end in self._executor.poll_ends(0.0) if end.number in self._open]:
                 for end in ends:
                     yield self._came(end, self._open.pop(end.number))
         self._executor.cancel(list(self._open))
@@ -300,7 +302,7 @@ class Jobs:
         for number, state in self._open.items():
             if state.record is not None:
                 try:
-                    record = self._checked(number, state.record, state)
+                    record = self._check_record(number, state.record, state)
                 except BadRecord:
                     continue
                 yield Came(number, record, whole=True, ended_by=interruption)
@@ -312,25 +314,25 @@ class Jobs:
         if end.answer is None:
             where = f" on {state.starts[-1]}" if state.starts else ""
             kind = _ENDED_BY.get(end.why, ModelFailed)
-            ended_by = kind(f"{_named(self._jobs[number])}: {end.why}{where}", _GO_ON)
-            return self._failed(number, state, ended_by, "died")
+            ended_by = kind(f"{_job_name(self._jobs[number])}: {end.why}{where}", _GO_ON)
+            return self._failed_result(number, state, ended_by, "died")
         try:
             word = word_of(end.answer)
-            error = None if word.refusal is None else word.refusal.to_error()
+            error = None if word.refusal is None else word.refusal.make_error()
             if error is not None and word.record is msgspec.UNSET:
-                return self._failed(number, state, error)
-            record = self._checked(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)
+                return self._failed_result(number, state, error)
+            record = self._check_record(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)
         except BadRecord as wrong:
-            return self._failed(number, state, wrong)
+            return self._failed_result(number, state, wrong)
         if error is not None and len(self._jobs) > 1 and not record.rows:
             record = failed_record(record, error)
         if error is None and record.finished is None:
-            error = ModelFailed(f"{_named(self._jobs[number])}: it was cut short on {state.starts[-1]}", _GO_ON)
+            error = ModelFailed(f"{_job_name(self._jobs[number])}: it was cut short on {state.starts[-1]}", _GO_ON)
         self._first = self._first or record
         self._say(self._subject(number, state), "is done" if error is None else "has failed")
         return Came(number, record, whole=True, ended_by=error)
 
-    def _checked(self, number: int, data: bytes, state: _State) -> Record:
+    def _check_record(self, number: int, data: bytes, state: _State) -> Record:
         """Return a record from a node, with notices about the node.
 
         Raises:
@@ -338,24 +340,24 @@ class Jobs:
         """
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else "unknown"
-        record = from_json(data, f"the record from {address}")
-        sent = as_found(job.sent, record.spec)
+        record = decode_record(data, f"the record from {address}")
+        sent = apply_findings(job.sent, record.spec)
         if record.spec != sent:
             names = [name for name in Spec.__struct_fields__ if getattr(record.spec, name) != getattr(sent, name)]
             raise BadRecord(
-                f"{_named(job)}: the record from {address} does not match the request: {', '.join(names)}",
+                f"{_job_name(job)}: the record from {address} does not match the request: {', '.join(names)}",
                 f"install tputfind {__version__} there",
             )
         caveats = (*record.caveats, *ran_again(state.starts), *unlike(record, self._first))
         return msgspec.structs.replace(
             record,
-            spec=as_found(job.spec, record.spec),
+            spec=apply_findings(job.spec, record.spec),
             command=identity.placed_command(self._command, job.place.kind, address),
             caveats=caveats,
             notices=(*record.notices, *caveats[len(record.caveats) :]),
         )
 
-    def _failed(self, number: int, state: _State, error: TputfindError, kind: FailureKind | None = None) -> Came:
+    def _failed_result(self, number: int, state: _State, error: TputfindError, kind: FailureKind | None = None) -> Came:
         """Return a failed result: its record has one failed row, or no row if it is the only job."""
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else ""
@@ -378,7 +380,7 @@ class Jobs:
 
     def _subject(self, number: int, state: _State) -> str:
         place = f" on {state.starts[-1]}" if state.starts else ""
-        return f"{number + 1}/{self._total} {_named(self._jobs[number])}{place}"
+        return f"{number + 1}/{self._total} {_job_name(self._jobs[number])}{place}"
 
     def _say(self, subject: str, what: str) -> None:
         self._progress.about(subject)
@@ -393,7 +395,7 @@ OUT_OF_MEMORY: Final = "Ray ended it, since the node was short of memory"
 _ENDED_BY: Final[dict[str, type[TputfindError]]] = {NODE_LOST: NoSuchDevice}
 
 
-def _named(job: ClusterJob) -> str:
+def _job_name(job: ClusterJob) -> str:
     device = f" {job.place.device}" if job.place.node is not None else ""
     kind = f" ({job.place.kind})" if job.place.kind is not None else ""
     return f"{job.spec.model} {identity.name_of(job.spec)}{device}{kind}"

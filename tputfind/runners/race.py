@@ -17,7 +17,7 @@ from tputfind.analysis.turns import LOOKS, scatter_of
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.record.types import is_compiled
+from tputfind.record.types import is_compile_mode
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.turns import Duel
@@ -94,7 +94,7 @@ class Course:
 
     def _expected_s(self, spec: Spec) -> float:
         """Return the expected seconds of a round with a variant, which its mode decides."""
-        return self._took_s.get(spec.mode, _COMPILES_S if is_compiled(spec.mode) else _STARTS_S)
+        return self._took_s.get(spec.mode, _COMPILES_S if is_compile_mode(spec.mode) else _STARTS_S)
 
     def _next_rival(self) -> Spec | None:
         """Return the fastest variant that may be faster than the leader; None if there is none, or no time."""

@@ -50,7 +50,7 @@ def _values(value: object) -> Sequence[object]:
     return value if isinstance(value, (list, tuple)) and value else [value]
 
 
-def in_queue(spec: Spec, busy: int) -> Spec:
+def queue_spec(spec: Spec, busy: int) -> Spec:
     """Return the spec with the number of devices of its host that work at once, each at its own job."""
     return msgspec.structs.replace(spec, load="queue", busy_devices=busy) if busy > 1 else spec
 
@@ -67,7 +67,7 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
     budget_s = job.specs[0].budget_s  # the same for all specs: it is the command's
     end_s = None if budget_s is None else time.monotonic() + budget_s
     children.end_within(budget_s)
-    inspections = inspected(job.specs, children, progress)
+    inspections = inspect_specs(job.specs, children, progress)
     known = known_inspections(inspections)
     record_files = [_file_of(job, spec, one) for spec, one in zip(job.specs, known, strict=True)]
     for spec, inspection, file in zip(job.specs, inspections, record_files, strict=True):
@@ -78,20 +78,20 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
         if end_s is not None:
             children.end_within((end_s - time.monotonic()) / (len(job.specs) - number + 1))
         if isinstance(inspection, NoSuchDevice):
-            yield failed(new_record(spec, known[number - 1], job.command), file, inspection)
+            yield save_failure(new_record(spec, known[number - 1], job.command), file, inspection)
             continue
         record = new_record(spec, inspection, job.command)
         if job.resumed is not None:
             record = resume.resumed_record(job.resumed[0], spec, inspection)
         measured = run.measure(record, children, file, progress, job.first)
         if isinstance(measured.ended_by, TputfindError) and len(job.specs) > 1 and not measured.record.rows:
-            measured = failed(measured.record, file, measured.ended_by)
+            measured = save_failure(measured.record, file, measured.ended_by)
         yield measured
         if isinstance(measured.ended_by, KeyboardInterrupt):
             return
 
 
-def failed(record: Record, file: RecordFile, error: TputfindError) -> Measured:
+def save_failure(record: Record, file: RecordFile, error: TputfindError) -> Measured:
     """Return the result of a spec that cannot be measured: a saved record with one failed row."""
     record = outcome.failed_record(record, error)
     file.save(record)
@@ -111,7 +111,7 @@ def known_inspections(inspections: Sequence[Inspection | NoSuchDevice]) -> list[
     return [one if isinstance(one, Inspection) else elsewhere for one in inspections]
 
 
-def inspected(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
+def inspect_specs(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
     """Return the inspection of each spec, or the error if its device does not support it.
 
     Raises:

@@ -17,7 +17,7 @@ from tputfind.analysis.race import (
     Race,
     batch_of,
 )
-from tputfind.declaration import with_options_of
+from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.options import none_of
 from tputfind.processes import cores
@@ -28,11 +28,11 @@ from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
 from tputfind.runners.compare import inspect_at_once
-from tputfind.runners.find import in_progress, model_traceback_noted
+from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.race import Course
 from tputfind.runners.sweep import Job, each_recipe, sweep
 from tputfind.session import pickling
-from tputfind.session.inspect import as_inspected, inspect, now
+from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, diagnosis_of
@@ -71,7 +71,7 @@ class Asked(NamedTuple):
         return self.plain.budget_s or BUDGET_S
 
 
-def read_asked(model: str, options: Mapping[str, object], goal: object, folder: Path | None, command: str) -> Asked:
+def read_request(model: str, options: Mapping[str, object], goal: object, folder: Path | None, command: str) -> Asked:
     """Return the request: lists of dtypes, layouts and modes are varied.
 
     The dtype is varied only if several are given, since another dtype has other outputs. Layouts and modes are all
@@ -99,7 +99,7 @@ def read_asked(model: str, options: Mapping[str, object], goal: object, folder: 
     return Asked(plain, levels, cast("Goal", goal), folder, command)
 
 
-@with_options_of(Spec)
+@add_options_of(Spec)
 def tune(
     model: str | Callable[..., object],
     *,
@@ -134,11 +134,11 @@ def tune(
     folder = None if output is None else path_of("output", output)
     words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
     name = pickling.name_of(model)
-    asked = read_asked(name, options, goal, folder, f"tune {name} {words}".strip())
+    asked = read_request(name, options, goal, folder, f"tune {name} {words}".strip())
     with (
-        in_progress(progress) as told,
-        model_traceback_noted(),
-        pickling.pickled(model, inputs) as file,
+        show_progress(progress) as told,
+        add_model_traceback(),
+        pickling.pickle_model(model, inputs) as file,
         ExitStack() as stack,
     ):
         both = [stack.enter_context(Ranks(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
@@ -161,10 +161,10 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         each.end_within(asked.budget_s)
     progress.doing("looking at the model and the device", None)
     inspection, _ = inspect_at_once([asked.plain] * len(children), children)
-    plain = as_inspected(asked.plain, inspection)
+    plain = apply_inspection(asked.plain, inspection)
     can = inspection.environment.can
     levels = dict(asked.levels)
-    if can.on_host:
+    if can.is_cpu:
         levels["device"] = _core_sets(plain.device)
         if asked.goal == "throughput" and not levels["instances"]:
             levels["instances"] = _instances(plain)
@@ -183,7 +183,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
 
     def as_duel(leader: Spec, challenger: Spec) -> Duel:
         variant = as_variant(challenger, 1)
-        seen = as_inspected(challenger, inspect(challenger, variant.children))
+        seen = apply_inspection(challenger, inspect(challenger, variant.children))
         return Duel(as_variant(leader, 0), variant._replace(spec=seen))
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
@@ -233,7 +233,7 @@ def _core_sets(device: str) -> tuple[str, ...]:
 
 def _instances(plain: Spec) -> tuple[int, ...]:
     """Return the numbers of instances to try: powers of two, up to the number of cores."""
-    here = cores.of_device(plain.device) or cores.here()
+    here = cores.device_cores(plain.device) or cores.here()
     return tuple(count for count in (1, 2, 4, 8, 16) if count <= len(here))
 
 

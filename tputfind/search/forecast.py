@@ -148,7 +148,7 @@ def _expectation(known: Known) -> Fits | None:
 
 def _memory_forecast(known: Known) -> Fits | None:
     """Forecast by memory, from the traces that the allocator model reproduces; without any, from peaks of memory."""
-    traces = [trial.trace for trial in known.trials if trial.trace is not None and _is_trusted(trial)]
+    traces = [trial.trace for trial in known.trials if trial.trace is not None and _has_usable_trace(trial)]
     if traces:
         by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
         latest = traces[-1]
@@ -193,7 +193,7 @@ def _memory_bytes(traces: Sequence[Trace]) -> int:
     return min([told_bytes - _LAST_BYTES, *(held - 1 for held in near)])
 
 
-def _is_trusted(trial: Trial) -> bool:
+def _has_usable_trace(trial: Trial) -> bool:
     trace, peak_bytes = trial.trace, trial.peak_reserved_bytes
     if trace is None or not trace.complete:
         return trace is not None and readable(trace)

@@ -166,13 +166,17 @@ class Program:
             away = [(other, sizes[place]) for other, sizes in elsewhere if sizes.get(place)]
             transient = number in self._transient
             if number < self.trace.fixed:
-                yield _fixed(size)
+                yield _constant_growth(size)
             elif size and away and away[0][0] == others[0].batch_size:  # the nearest trace has it
                 yield _fit_growth((batch_size, size), away, transient=transient)
             elif size % batch_size**2 == 0 and batch_size >= _TELLING_PRIME and _is_prime(batch_size):
                 yield _power_growth(size, batch_size, 2)
             else:
-                yield _power_growth(size, batch_size, 1) if transient or size % batch_size == 0 else _fixed(size)
+                yield (
+                    _power_growth(size, batch_size, 1)
+                    if transient or size % batch_size == 0
+                    else _constant_growth(size)
+                )
 
 
 class Growth(NamedTuple):
@@ -185,7 +189,7 @@ class Growth(NamedTuple):
     terms: tuple[tuple[float, float], ...]
 
 
-def _fixed(size: int) -> Growth:
+def _constant_growth(size: int) -> Growth:
     return Growth(1, ((size, 0),))
 
 
@@ -232,7 +236,7 @@ def _fit_growth(here: _Sized, elsewhere: Sequence[_Sized], *, transient: bool) -
     if size % batch_size == 0 and not divides:
         return _power_growth(size, batch_size, 1)
     if far_workspace:
-        return _fixed(size)
+        return _constant_growth(size)
     slope = (size - away) / (batch_size - other)
     base = size - slope * batch_size
     exponent = math.log(size / away) / math.log(batch_size / other)
@@ -240,7 +244,7 @@ def _fit_growth(here: _Sized, elsewhere: Sequence[_Sized], *, transient: bool) -
         return Growth(1, ((base, 0), (slope, 1)))
     if 1 < exponent <= _HIGHEST_POWER:
         return _power_growth(size, batch_size, exponent)
-    return _power_growth(size, batch_size, 1) if size % batch_size == 0 else _fixed(size)
+    return _power_growth(size, batch_size, 1) if size % batch_size == 0 else _constant_growth(size)
 
 
 def _obeys(here: _Sized, there: _Sized, padding: int, power: int) -> bool:

@@ -23,7 +23,7 @@ class Catalogue(msgspec.Struct, frozen=True):
     models: tuple[NamedModel, ...]
 
 
-def at_hand(pattern: str = "*") -> list[NamedModel] | None:
+def stored_models(pattern: str = "*") -> list[NamedModel] | None:
     """Return the models whose name or family matches a pattern, from the stored list.
 
     Returns None for other zoos than torchvision, and if torchvision is missing or its version was never compared.
@@ -37,7 +37,7 @@ def at_hand(pattern: str = "*") -> list[NamedModel] | None:
     return _filter_models(kept.models, pattern) if known and _zoo(pattern) == "torchvision" else None
 
 
-def asked(pattern: str, children: Children) -> list[NamedModel]:
+def ask_zoo(pattern: str, children: Children) -> list[NamedModel]:
     """Return the models that the zoo itself lists, filtered by a pattern on the name or the family.
 
     Raises:

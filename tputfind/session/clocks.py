@@ -9,7 +9,7 @@ import msgspec
 from tputfind.analysis import clocks
 from tputfind.errors import ModelFailed
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import of_misuse
+from tputfind.processes.failures import misuse_failure
 from tputfind.processes.messages import TimeMethods, TimePipeline
 from tputfind.record.clocks import (
     BOUNDARIES,
@@ -38,7 +38,7 @@ from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.types import METHOD
-from tputfind.session.inspect import as_inspected, inspect, now
+from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
@@ -80,7 +80,7 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     progress.doing("looking at the model and the device", None)
     inspection = inspect(spec, children)
     can = inspection.environment.can
-    spec = as_inspected(spec, inspection)
+    spec = apply_inspection(spec, inspection)
     asked = asked._replace(can=can, specs=(spec,))
     cells = _warm_cells(asked, can, children, progress)
     known = figures_of(cells, "host_clock_synchronised")
@@ -104,7 +104,7 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
         drop=asked.drop,
         cells=tuple(cells),
     )
-    return msgspec.structs.replace(found, sentences=clocks.of_methods(found))
+    return msgspec.structs.replace(found, sentences=clocks.method_sentences(found))
 
 
 def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: Progress) -> list[Cell]:
@@ -165,7 +165,7 @@ def _time_in_one_process(
     except ChildFailed as death:
         failure, own = death.failure, death.failure.kind == "timeout"
     cells = [
-        _join_turns(asked, way, condition, told.get((way, condition), []), failure or of_misuse())
+        _join_turns(asked, way, condition, told.get((way, condition), []), failure or misuse_failure())
         for ways, condition in planned
         for way in ways
     ]
@@ -227,7 +227,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         progress.doing("looking at the model and the device", None)
         inspections.append(inspect(spec, children))
     progress.about(f"{first.model}, CPU work, {second.model}")
-    first, second = map(as_inspected, asked.specs, inspections)
+    first, second = map(apply_inspection, asked.specs, inspections)
     asked = asked._replace(specs=(first, second), can=inspections[0].environment.can)
     times = _pipeline_times(asked, children, progress)
     if times.failure is not None:
@@ -248,7 +248,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         host_work_ms=asked.host_work_ms,
         cells=times.cells,
     )
-    return msgspec.structs.replace(found, sentences=clocks.of_pipeline(found))
+    return msgspec.structs.replace(found, sentences=clocks.pipeline_sentences(found))
 
 
 def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> PipelineTimes:
@@ -258,7 +258,7 @@ def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> Pip
     turns = len(turn_counts(asked.repeats - asked.drop))
     share = _Share(progress, "timing the pipeline, every way in turn", turns)
     found: dict[tuple[Stage, StageMethod], list[float]] = {}
-    failure, done = of_misuse(), 0
+    failure, done = misuse_failure(), 0
     try:
         with closing(children.ask(question, PipelineTimes, _timeout_s(first))) as answers:
             for turn in answers:

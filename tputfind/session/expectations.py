@@ -8,12 +8,12 @@ from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
 from tputfind.session import stopping
 from tputfind.session.outcome import max_latency_ms, obstacle
-from tputfind.session.trials import others_unchanged
+from tputfind.session.trials import is_other_memory_equal
 
 
 def known(record: Record, memory_limit_bytes: int | None, others_bytes: int | None) -> Known:
     """Return the input of a forecast under a memory limit, from the trials that had as much memory as there is now."""
-    trials = [trial for trial in record.trials if others_unchanged(trial.memory_of_others_bytes, others_bytes)]
+    trials = [trial for trial in record.trials if is_other_memory_equal(trial.memory_of_others_bytes, others_bytes)]
     obstacles = answers(record, memory_limit_bytes, others_bytes)
     environment = record.environment
     total_bytes = environment.memory_total_bytes if environment.can.own_memory else None
@@ -37,7 +37,7 @@ def answers(record: Record, memory_limit_bytes: int | None, others_bytes: int | 
         trial.batch_size: obstacle(record, trial)
         for trial in record.trials
         if trial.memory_limit_bytes == memory_limit_bytes
-        and others_unchanged(trial.memory_of_others_bytes, others_bytes)
+        and is_other_memory_equal(trial.memory_of_others_bytes, others_bytes)
     }
 
 
@@ -111,7 +111,7 @@ def _further_processes(spec: Spec, row: Row, number: int) -> int:
 
 def _seconds_of_first(record: Record, known: Sequence[tuple[int, float]], batch_size: int) -> float:
     """Return the expected seconds of the first process of a row, from the step times of trials."""
-    planned = stopping.of_process(record.spec, 0)
+    planned = stopping.process_plan(record.spec, 0)
     near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
     step_s = step_ms / 1000 * max(1.0, batch_size / near)
     windows_s = max(step_s * planned.batches, planned.window_s)

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tputfind import options as values
-from tputfind.declaration import with_options_of
+from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
 from tputfind.processes.messages import FakeTrace, Inspection, TraceOnFake
@@ -58,7 +58,7 @@ _NARROWER: Final[dict[Dtype, Dtype]] = {
 _ENDLESS: Final = Memory(2**60)
 
 
-@with_options_of(Spec)
+@add_options_of(Spec)
 def forecast(
     model: str | Callable[..., object],
     *,
@@ -100,7 +100,7 @@ def forecast(
     command = f"forecast {spec.model} {words}".strip()
     with (
         shown_progress() if progress else nullcontext(Silent()) as told,
-        pickling.pickled(model, inputs) as file,
+        pickling.pickle_model(model, inputs) as file,
         Children(trust_model_file=trust_model_file, live=file) as children,
     ):
         return forecast_with(spec, memories, children, told, command, on_fake=on_fake)

@@ -110,7 +110,7 @@ def summarise(ends: Ends, within: Sequence[Reading], sm_clock_max_mhz: int | Non
         sm_clock_max_mhz=sm_clock_max_mhz,
         power_w=_power_w(ends, within) if seconds >= _LEAST_POWER_S else None,
         temperature_c=max(temperatures, default=None),
-        slowed=_slowed(ends, looks, seconds),
+        slowed=_throttled_shares(ends, looks, seconds),
     )
 
 
@@ -128,7 +128,7 @@ def _power_w(ends: Ends, within: Sequence[Reading]) -> float | None:
     return max(0.0, (end.energy_mj - begin.energy_mj) / 1000 / (end.at_s - begin.at_s))
 
 
-def _slowed(ends: Ends, looks: Sequence[Reading], seconds: float) -> dict[str, float]:
+def _throttled_shares(ends: Ends, looks: Sequence[Reading], seconds: float) -> dict[str, float]:
     """Return the fraction of the window during which each reason throttled the clocks; reasons with 0 are left out."""
     told = [look.reasons for look in looks if look.reasons is not None]
     shares = {name: fmean(bool(reasons & bit) for reasons in told) for name, bit in _REASONS.items()} if told else {}
@@ -216,13 +216,13 @@ class Watch:
         return {name: int(value.value.ullVal) for name, value in pairs if value.nvmlReturn == 0}
 
     def _fields(self, numbers: list[int]) -> Sequence[Any]:
-        return self._asked(lambda nvml: nvml.nvmlDeviceGetFieldValues(self._handle, numbers)) or ()
+        return self._query(lambda nvml: nvml.nvmlDeviceGetFieldValues(self._handle, numbers)) or ()
 
     def _ask(self, function: str, *arguments: object) -> int | None:
-        value = self._asked(lambda nvml: getattr(nvml, function)(self._handle, *arguments))
+        value = self._query(lambda nvml: getattr(nvml, function)(self._handle, *arguments))
         return None if value is None else int(value)
 
-    def _asked(self, ask: Callable[[Any], Any]) -> Any:
+    def _query(self, ask: Callable[[Any], Any]) -> Any:
         """Return NVML's answer, or None: each device, driver and virtual machine leaves some values unsupported."""
         try:
             return ask(self._nvml)

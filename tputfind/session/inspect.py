@@ -17,7 +17,7 @@ from tputfind.record import files
 from tputfind.record.environment import Environment
 from tputfind.record.record import FailureKind, Record
 from tputfind.record.spec import Spec, own_step
-from tputfind.record.types import SOURCES, is_compiled
+from tputfind.record.types import SOURCES, is_compile_mode
 from tputfind.session.catalogue import check_torchvision
 from tputfind.session.health import memory_in_use_bytes
 from tputfind.session.trials import FIRST_TIMEOUT_S, check_memory
@@ -54,7 +54,7 @@ def _inspection(spec: Spec, children: Children) -> Inspection:
         return children.ask_one(Inspect(own_step(spec)), Inspection, timeout_s)
 
 
-def as_inspected(spec: Spec, inspection: Inspection) -> Spec:
+def apply_inspection(spec: Spec, inspection: Inspection) -> Spec:
     """Return the spec with the granularity that the inspection found, or as a step of the user's own if it is one."""
     spec = own_step(spec) if inspection.own_step else msgspec.structs.replace(spec, given_defaults=())
     return spec if inspection.granularity is None else msgspec.structs.replace(spec, granularity=inspection.granularity)
@@ -73,7 +73,7 @@ def _preload(spec: Spec, children: Children) -> None:
         children.preload(package)  # if the import fails, the inspection reports why
     if spec.source == "hf":
         children.preload("transformers.modeling_utils")
-    if is_compiled(spec.mode) or spec.phase == "train":  # every optimizer imports it
+    if is_compile_mode(spec.mode) or spec.phase == "train":  # every optimizer imports it
         children.preload("torch._dynamo")
 
 
@@ -81,7 +81,7 @@ def record_file_of(
     folder: Path | None, spec: Spec, inspection: Inspection, more: tuple[str, ...] = ()
 ) -> files.RecordFile:
     """Return the file of the record of this run; it saves nothing if ``folder`` is None."""
-    return files.RecordFile(folder, stem_of(as_inspected(spec, inspection), inspection.environment, more))
+    return files.RecordFile(folder, stem_of(apply_inspection(spec, inspection), inspection.environment, more))
 
 
 def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) -> str:
@@ -102,7 +102,7 @@ def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
         tputfind=__version__,
         command=command,
         started=now(),
-        spec=as_inspected(spec, inspection),
+        spec=apply_inspection(spec, inspection),
         environment=inspection.environment,
         input_shape=inspection.input_shape,
         parameters=inspection.parameters,

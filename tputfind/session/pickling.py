@@ -18,7 +18,7 @@ from tputfind.errors import BadRequest
 from tputfind.processes.failures import said
 from tputfind.record.types import LIVE
 from tputfind.step import Step
-from tputfind.units import echoed, format_bytes, printable, shortened
+from tputfind.units import echo, format_bytes, printable, shorten_text
 
 _LONGEST_NAME: Final = 200
 _DEEPEST: Final = 8
@@ -36,16 +36,16 @@ def name_of(model: object) -> str:
     if isinstance(model, Step):
         model = model.run
     if not callable(model):
-        raise BadRequest(f"model: {echoed(model)} is a {type(model).__name__}, not a name, module or function")
+        raise BadRequest(f"model: {echo(model)} is a {type(model).__name__}, not a name, module or function")
     while isinstance(model, functools.partial):
         model = model.func
     name = getattr(model, "__qualname__", None)
     name = name if isinstance(name, str) else type(model).__name__
-    return shortened(printable(name), _LONGEST_NAME) + LIVE
+    return shorten_text(printable(name), _LONGEST_NAME) + LIVE
 
 
 @contextmanager
-def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
+def pickle_model(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
     """Yield an open file with the pickled live object and its ``inputs`` function; None if the model is a name.
 
     Raises:
@@ -53,12 +53,12 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
     """
     if inputs is not None and not callable(inputs):
         raise BadRequest(
-            f"inputs: {echoed(inputs)} is a {type(inputs).__name__}, not a callable",
+            f"inputs: {echo(inputs)} is a {type(inputs).__name__}, not a callable",
             "give what makes the inputs of a batch size: inputs=lambda batch: torch.randn(batch, 3, 224, 224)",
         )
     if isinstance(model, str):
         if inputs is not None:
-            raise BadRequest(f"inputs goes with a module or a function, and {echoed(model)} is a name")
+            raise BadRequest(f"inputs goes with a module or a function, and {echo(model)} is a name")
         yield None
         return
     name = name_of(model)
@@ -82,7 +82,7 @@ def pickled(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
         yield file
 
 
-def memory_held(device: str) -> str:
+def memory_warning(device: str) -> str:
     """Return a warning about the device memory that this process itself holds; empty if it never opened the device."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():

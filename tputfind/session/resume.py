@@ -10,7 +10,7 @@ from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
 from tputfind.record.record import SCHEMA, Failure, Record
-from tputfind.record.spec import Spec, as_found
+from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.types import METHOD
 from tputfind.session.inspect import now
 
@@ -22,7 +22,7 @@ _CHANGED = "the file that the model is made by was changed"
 
 def resumed_record(record: Record, spec: Spec, inspection: Inspection) -> Record:
     """Return a record that was cut short, ready to be resumed; BadRecord if it does not match the request."""
-    spec = as_found(spec, record.spec)
+    spec = apply_findings(spec, record.spec)
     check_same(record, spec, inspection)
     return msgspec.structs.replace(
         without_accidents(record), spec=spec, edge=None, safe=None, resumed=(*record.resumed, now())
@@ -116,7 +116,7 @@ def _is_accident(failure: Failure | None) -> bool:
 def check_spec(record: Record, spec: Spec) -> None:
     """Make sure that the request matches the record's; BadRecord otherwise."""
     unknown_then = _NEWER if record.schema < SCHEMA else set()
-    differing = list(_differing(record.spec, as_found(spec, record.spec), unknown_then))
+    differing = list(_differing(record.spec, apply_findings(spec, record.spec), unknown_then))
     if differing:
         raise BadRecord(
             f"the record is of another measurement: {'; '.join(differing)}",

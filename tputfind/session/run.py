@@ -129,7 +129,7 @@ def _search(session: Session, progress: Progress) -> Edge:
             max_batch=spec.max_batch or LARGEST_BATCH,
             linear=spec.search == "linear",
             first=first_batch(session.record),
-            forecast=session.expected,
+            forecast=session.expected_edge,
             worth=session.is_worth_a_trial,
             index_limits=session.index_limits,
         )
@@ -162,7 +162,7 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
     steps = TRIAL_STEPS + max(spec.soak, full.steps)
     whole_bytes = session.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
     share = limit_bytes / whole_bytes if edge.limited_by == "memory" else 1.0
-    expected = partial(session.expected, memory_limit_bytes=limit_bytes)
+    expected = partial(session.expected_edge, memory_limit_bytes=limit_bytes)
     safe = find_edge(
         lambda batch_size: session.try_batch(batch_size, memory_limit_bytes=limit_bytes),
         lambda batch_size: (

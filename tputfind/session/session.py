@@ -11,7 +11,7 @@ from tputfind.analysis import notices
 from tputfind.analysis.answers import answers
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
-from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merged
+from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merge_rows
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
 from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic, index_limits
@@ -20,7 +20,7 @@ from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, check_batch_size_counts, no_answer, obstacle
 from tputfind.session.progress import Progress
-from tputfind.session.trials import TrialRunner, expected_s, others_unchanged
+from tputfind.session.trials import TrialRunner, expected_s, is_other_memory_equal
 
 _LONGER_STEPS: Final = 20
 """Steps of a longer trial: a batch that fits for the three steps of a trial may fail in a fourth, whose memory blocks
@@ -69,7 +69,7 @@ class Session:
             number, left = stopping.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
             if number:  # every batch size has had its turn, so that the deciding ones are known
                 self.time_singly()
-                self.update(rows=stopping.ended(self._spec, self.record.rows, self.record.edge))
+                self.update(rows=stopping.end_rows(self._spec, self.record.rows, self.record.edge))
             largest = self.row(self.record.edge.largest_batch) if self.record.edge is not None else None
             if not left or (largest is not None and largest.failure is not None):
                 return
@@ -103,7 +103,7 @@ class Session:
 
     def finish(self) -> None:
         """Record that the measurement is finished, and why the rows that want a further process ended."""
-        rows = stopping.ended(self._spec, self.record.rows, self.record.edge, over=True)
+        rows = stopping.end_rows(self._spec, self.record.rows, self.record.edge, over=True)
         self.update(rows=rows, finished=now())
 
     def save_again(self) -> None:
@@ -174,7 +174,7 @@ class Session:
     def _try_and_time(self, batch_size: int) -> None:
         """Record a trial, and the row that its process then times if the batch fits."""
         self._announce_trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
-        planned, passed = stopping.of_process(self._spec, 0), self._passed_below(batch_size)
+        planned, passed = stopping.process_plan(self._spec, 0), self._passed_below(batch_size)
         with closing(self._runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
             trial = next(answers)
             assert isinstance(trial, Trial)
@@ -204,7 +204,7 @@ class Session:
         self.update(trials=(*self.record.trials, trial))
         self._progress.did(f"batch {trial.batch_size} {progress.verdict(trial, obstacle(self.record, trial))}")
 
-    def expected(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
+    def expected_edge(self, passes: int, fails: int | None, *, memory_limit_bytes: int | None = None) -> int | None:
         """Return the largest batch expected from the trials so far, as ``search.edge`` takes it.
 
         Returns None if the search runs without forecasts, or if there is no forecast.
@@ -294,7 +294,7 @@ class Session:
         """
         settled, failed = 0, None
         passed = self._passed_below(batch_sizes[0])
-        planned = stopping.of_process(self._spec, number)
+        planned = stopping.process_plan(self._spec, number)
         with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
@@ -322,7 +322,7 @@ class Session:
         left = sorted({row.batch_size for _, row in answers(self.record)} - self._singly_timed())
         while left:
             self._progress.doing(f"timing batch {left[0]} on one device by itself", None)
-            planned, alone = stopping.of_process(self._spec, 0), self._runner.on_one_device()
+            planned, alone = stopping.process_plan(self._spec, 0), self._runner.single_device_runner()
             with closing(alone.time_batches(left, 0, planned, None, self.record.trials)) as rows:
                 for row in rows:
                     if row.failure is not None and row.batch_size != left[0]:
@@ -342,7 +342,7 @@ class Session:
         row = self.row(batch_size)
         number = 0 if row is None else len(row.timings)
         self._progress.doing(f"timing batch {batch_size} with all devices busy, process {number + 1}", None)
-        planned = stopping.of_process(self._spec, number)
+        planned = stopping.process_plan(self._spec, number)
         (timed,) = self._runner.time_batches((batch_size,), number, planned, None, taken, barrier=barrier)
         self._keep(timed)
 
@@ -350,7 +350,7 @@ class Session:
         """Add the measurement of a batch size by one process to its row."""
         before = self.row(row.batch_size)
         others = (other for other in self.record.rows if other is not before)
-        whole = row if before is None else merged(before, row)
+        whole = row if before is None else merge_rows(before, row)
         whole = msgspec.structs.replace(whole, ended_by=stopping.ended_by(self._spec, whole))
         self.update(rows=tuple(sorted((*others, whole), key=lambda row: row.batch_size)))
 
@@ -366,20 +366,20 @@ class Session:
 
     def _has_same_memory_use(self, taken: Trial | Row) -> bool:
         """Whether other processes hold as much of the device's memory now as at this trial or row."""
-        return others_unchanged(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
+        return is_other_memory_equal(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
 
     def edge_is_current(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried at the same memory use of other processes as now."""
         largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
-        above = [one for one in self._taken() if one.batch_size == edge.fails_at]
+        above = [one for one in self._trials_and_rows() if one.batch_size == edge.fails_at]
         return all(not taken or any(map(self._has_same_memory_use, taken)) for taken in (largest, above))
 
-    def _taken(self) -> tuple[Trial | Row, ...]:
+    def _trials_and_rows(self) -> tuple[Trial | Row, ...]:
         return (*self.record.trials, *self.record.rows)
 
     def _passed_below(self, batch_size: int) -> Passed | None:
         """Return the largest smaller batch that has passed; None if there is none."""
-        taken = [one for one in self._taken() if one.failure is None]
+        taken = [one for one in self._trials_and_rows() if one.failure is None]
         below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
         return max(below, key=lambda passed: passed.batch_size, default=None)
 
@@ -401,7 +401,7 @@ class Session:
         if not smallest or failure is None or for_want_of_memory(failure):
             return
         self._diagnose(batch_size, failure)
-        if all(one.failure is not None for one in self._taken()):
+        if all(one.failure is not None for one in self._trials_and_rows()):
             if is_kernel_fault(failure):
                 self.update(trials=tuple(map(_blame_model, self.record.trials)))
             raise no_answer(self._spec, batch_size, failure)

@@ -28,7 +28,7 @@ _ROW_S: Final = 4.0
 _THOROUGH_ROW_S: Final = 60.0
 
 
-def of_process(spec: Spec, number: int) -> Plan:
+def process_plan(spec: Spec, number: int) -> Plan:
     """Return the plan of a row's process with this number (from 0): its part of the row's total."""
     processes = spec.row_processes
     fixed = spec.batches or (BATCHES if spec.thorough else None)
@@ -176,7 +176,7 @@ def next_round(spec: Spec, rows: Sequence[Row], batch_sizes: Sequence[int], edge
     return number, [size for size in wanted if done[size] == number]
 
 
-def ended(spec: Spec, rows: Sequence[Row], edge: Edge | None, *, over: bool = False) -> tuple[Row, ...]:
+def end_rows(spec: Spec, rows: Sequence[Row], edge: Edge | None, *, over: bool = False) -> tuple[Row, ...]:
     """Return the rows with the reasons of their ends, once each row was timed.
 
     A row that wants more processes ends here if no answer depends on it. A row that decides an answer goes on, unless

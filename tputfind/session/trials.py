@@ -13,7 +13,7 @@ import msgspec
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes import cores
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import UNUSED_PARAMETERS, Passed, is_kernel_fault, of_misuse
+from tputfind.processes.failures import UNUSED_PARAMETERS, Passed, is_kernel_fault, misuse_failure
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
@@ -54,14 +54,14 @@ class TrialRunner:
         self._environment = environment
         self._uuid = environment.device_uuid
         self._can = environment.can
-        self._cores = cores.of_device(environment.device)
+        self._cores = cores.device_cores(environment.device)
         self.memory_limit_bytes = _limit_bytes(spec, environment)
         self.lowered_limit_bytes = _lowered_bytes(spec, environment)
 
-    def on_one_device(self) -> TrialRunner:
+    def single_device_runner(self) -> TrialRunner:
         """Return the runner for the first of several devices alone; on a CPU, for its part of the cores."""
         device = self.spec.devices[0]
-        if self._can.on_host and device in ("auto", "cpu"):
+        if self._can.is_cpu and device in ("auto", "cpu"):
             device = f"cpu:{cores.text(cores.split(cores.here(), self.spec.device_count)[0])}"
         gpus = 1 if self.spec.phase == "step" else None
         limit_bytes = self.memory_limit_bytes
@@ -110,7 +110,7 @@ class TrialRunner:
         """Repeat a trial until the memory of other processes does not change, at most ``UNSTEADY_ATTEMPTS`` times."""
         for _ in range(UNSTEADY_ATTEMPTS):
             trial = self._try_once(question, timeout_s)
-            if others_unchanged(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
+            if is_other_memory_equal(trial.memory_of_others_bytes, self.memory_of_others_bytes()):
                 break
         return trial
 
@@ -141,7 +141,7 @@ class TrialRunner:
         others_bytes = self.memory_of_others_bytes()
         limit_bytes = self.memory_limit_bytes
         question = TryBatch(self.spec, batch_size, TRIAL_STEPS, limit_bytes, passed, self._can, plan)
-        host = HostWatch(on_host=self._can.on_host, cores=self._cores, server_pid=self._children.server_pid)
+        host = HostWatch(on_host=self._can.is_cpu, cores=self._cores, server_pid=self._children.server_pid)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         start, tried = perf_counter(), False
         with health.Watch(self._uuid) as watch:
@@ -170,7 +170,7 @@ class TrialRunner:
         One device is used, unless all ranks fail alike: if one rank fails alone, the others wait for it in vain.
         """
         alone = self.spec.device_count > 1 and UNUSED_PARAMETERS not in failure.message
-        spec = self.on_one_device().spec if alone else self.spec
+        spec = self.single_device_runner().spec if alone else self.spec
         return diagnosis_of(self._children, spec, batch_size, self._can)
 
     def time_batches(
@@ -192,7 +192,7 @@ class TrialRunner:
         """
         others_bytes = self.memory_of_others_bytes()
         sizes, limit_bytes, timed = tuple(batch_sizes), self.memory_limit_bytes, 0
-        host = HostWatch(on_host=self._can.on_host, cores=self._cores, server_pid=self._children.server_pid)
+        host = HostWatch(on_host=self._can.is_cpu, cores=self._cores, server_pid=self._children.server_pid)
         with health.Watch(self._uuid) as watch, barrier:
             together = barrier.reader is not None
             question = TimeBatches(self.spec, plan, sizes, number, limit_bytes, passed, self._can, together)
@@ -202,7 +202,7 @@ class TrialRunner:
                     for row in _rows(answers, watch, host, barrier, others_bytes):
                         timed += 1
                         yield row
-                failure = None if timed else of_misuse()
+                failure = None if timed else misuse_failure()
             except ChildFailed as death:
                 failure = death.failure if timed < len(sizes) else None
         if failure is not None:
@@ -275,7 +275,7 @@ def row_of(
     )
 
 
-def others_unchanged(then_bytes: int | None, now_bytes: int | None) -> bool:
+def is_other_memory_equal(then_bytes: int | None, now_bytes: int | None) -> bool:
     """Whether other processes hold as much device memory at two moments; unknown values count as equal."""
     return then_bytes is None or now_bytes is None or abs(then_bytes - now_bytes) <= OTHERS_TOLERANCE_BYTES
 

@@ -20,7 +20,7 @@ from tputfind.analysis.compare import Tried
 from tputfind.analysis.turns import LOOKS, Round, Turns, is_steady, order_of_block
 from tputfind.errors import BadRequest
 from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import for_want_of_memory, of_misuse
+from tputfind.processes.failures import for_want_of_memory, misuse_failure
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
@@ -218,7 +218,7 @@ class _Process:
 
     def _next(self) -> Turn:
         try:
-            turn = next(self._answers, Turn(failure=of_misuse()))
+            turn = next(self._answers, Turn(failure=misuse_failure()))
         except ChildFailed as death:
             raise VariantFailed(self._index, death.failure) from None
         self._check(turn)

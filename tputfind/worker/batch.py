@@ -13,11 +13,11 @@ from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
 from tputfind.record.record import Compiled, Sight
-from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, moves, picked, shape_of
+from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, moves, select_samples, shape_of
 from tputfind.worker.modes.compile import first_output
 from tputfind.worker.modes.mode import Mode
 from tputfind.worker.ranks import take_turn
-from tputfind.worker.structures import drained, draining, is_lazy, tensors_of
+from tputfind.worker.structures import drain_value, draining, is_lazy, tensors_of
 
 _ROOM: Final = 1.25
 """Factor on the bytes of copies, since allocators round up."""
@@ -91,7 +91,7 @@ class Batch:
             output = self._prepared()
         if is_lazy(output):
             self.seen += ("drained",)
-            output, self._run = drained(output), lambda: drained(self._prepared())
+            output, self._run = drain_value(output), lambda: drain_value(self._prepared())
         else:
             self._run = self._prepared
         if self._writes or self._written() != versions:
@@ -158,13 +158,13 @@ class Batch:
         resident = tensors_of(leaves)
         pairs = [(value, torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value)) for value in resident]
 
-        def feed() -> None:
+        def copy_inputs() -> None:
             for value, host in pairs:
                 value.copy_(host, non_blocking=pinned)
 
-        return feed
+        return copy_inputs
 
-    def picked(self, samples: Sequence[int]) -> Batch | None:
+    def batch_of_samples(self, samples: Sequence[int]) -> Batch | None:
         """Return a batch of the samples of these indices; None if the inputs cannot be divided by sample.
 
         It runs the model eagerly, whatever the mode of this batch.
@@ -173,7 +173,7 @@ class Batch:
         if self.restore is not None:
             self.restore()
         try:
-            inputs = picked(self._inputs, split, samples)
+            inputs = select_samples(self._inputs, split, samples)
         except Indivisible:
             return None
         return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None

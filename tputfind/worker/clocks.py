@@ -31,7 +31,7 @@ from tputfind.worker.batch import Batch
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.loops import back_to_back, one_at_a_time
-from tputfind.worker.modes.cudagraph import captured
+from tputfind.worker.modes.cudagraph import capture_graph
 from tputfind.worker.own_step import make_workload
 from tputfind.worker.warm_up import warm_up
 from tputfind.worker.workload import inference
@@ -119,7 +119,7 @@ class _Timed:
 
     @cached_property
     def _replay(self) -> Step:
-        return captured(self._batch)
+        return capture_graph(self._batch)
 
     def _warm_step(self, condition: Condition, *, graph: bool) -> tuple[Step, float]:
         """Return a warmed-up step of this condition, and its approximate time in seconds."""
@@ -132,11 +132,11 @@ class _Timed:
 
 
 def _chain(feed: Callable[[], None], step: Step) -> Step:
-    def fed() -> object:
+    def feed_and_step() -> object:
         feed()
         return step()
 
-    return fed
+    return feed_and_step
 
 
 def _lead_in(device: Device, step: Step, batches: int) -> None:
@@ -158,13 +158,13 @@ def _host_clock(device: Device, step: Step, repeats: int, lead_in: int) -> Sampl
     return [spans_ms]
 
 
-def _host_clock_synchronised(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _host_clock_with_sync(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """Read the host clock from the call to the synchronised output: the latency of a row."""
     _lead_in(device, step, lead_in)
     return [one_at_a_time(device, step, repeats).synchronised_ms]
 
 
-def _events_waited(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _events_with_waits(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
     """Record a pair of events around the call; the host waits for the second event before it continues."""
     watches = [device.stopwatch(2) for _ in range(repeats)]
     _lead_in(device, step, lead_in)
@@ -197,8 +197,8 @@ def _boundaries(device: Device, step: Step, repeats: int, lead_in: int) -> Sampl
 
 _LOOPS: Final[Mapping[TimingMethod, Callable[[Device, Step, int, int], Samples]]] = {
     "host_clock": _host_clock,
-    "host_clock_synchronised": _host_clock_synchronised,
-    "events_waited": _events_waited,
+    "host_clock_synchronised": _host_clock_with_sync,
+    "events_waited": _events_with_waits,
     "events_at_end": _events_at_end,
     "graph": _events_at_end,
     "submission": _boundaries,
@@ -240,7 +240,7 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Ite
         gc.collect()
         gc.freeze()  # as for a single model
         with inference(max((spec.grad_mode for spec in asked.specs), key=GRAD_MODES.index)):
-            for cells in _in_turn(pipeline, asked, seconds, announce):
+            for cells in _time_in_turns(pipeline, asked, seconds, announce):
                 yield PipelineTimes(cells=cells)
     except TputfindError:
         raise
@@ -278,7 +278,7 @@ def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[
         return batch, warmed_s(device, batch, spec, announce)
 
 
-def _in_turn(
+def _time_in_turns(
     pipeline: _Pipeline, asked: TimePipeline, seconds: float, announce: Callable[[float], None]
 ) -> Iterator[tuple[StageCell, ...]]:
     """Time by every method in every turn, in a rotating order, so that drift favours no method.
@@ -316,25 +316,25 @@ def _time_iterations(pipeline: _Pipeline, way: StageMethod, iterations: int) -> 
     timer, host_ms = StageTimer(device.torch_device), dict[Stage, list[float]]()
 
     @contextmanager
-    def by_host_clock(stage: Stage) -> Iterator[None]:
+    def time_by_host_clock(stage: Stage) -> Iterator[None]:
         start_ns = perf_counter_ns()
         yield
         if stage != "work":
             device.synchronize()
         host_ms.setdefault(stage, []).append((perf_counter_ns() - start_ns) / 1e6)
 
-    def timed(stage: Stage) -> AbstractContextManager[None]:
+    def time_stage(stage: Stage) -> AbstractContextManager[None]:
         if way == "untimed":
             return nullcontext()
-        return timer.stage(stage) if way == "events" and stage != "work" else by_host_clock(stage)
+        return timer.stage(stage) if way == "events" and stage != "work" else time_by_host_clock(stage)
 
     def run(count: int) -> None:
         for _ in range(count):
-            with timed("first"):
+            with time_stage("first"):
                 one = first()
-            with timed("work"):
+            with time_stage("work"):
                 work()
-            with timed("second"):
+            with time_stage("second"):
                 two = second()
         del one, two
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 from tputfind.worker.conversion import REAL, convert_tensor, memory_format_of
-from tputfind.worker.structures import replaced, tensors_of
+from tputfind.worker.structures import patch_attribute, tensors_of
 
 _HOST: Final = torch.device("cpu")
 _META: Final = torch.device("meta")
@@ -141,7 +141,7 @@ class Deferral(TorchDispatchMode):
 
     def __enter__(self) -> Self:
         """Start recording."""
-        self._contexts.enter_context(replaced(nn.init, "_no_grad_trunc_normal_", _trunc_normal))
+        self._contexts.enter_context(patch_attribute(nn.init, "_no_grad_trunc_normal_", _trunc_normal))
         self._contexts.enter_context(_SaidToBeOnHost())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self

@@ -10,13 +10,13 @@ from typing import Final
 from msgspec.structs import replace
 
 from tputfind.errors import BadRequest, NoSuchDevice, TputfindError
-from tputfind.processes.failures import UNUSED_PARAMETERS, Circumstances, of_exception, said
+from tputfind.processes.failures import UNUSED_PARAMETERS, Circumstances, exception_failure, said
 from tputfind.processes.messages import Diagnose, Diagnosis
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
 from tputfind.record.types import GRAD_MODES, GradMode
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.inspect import candidates, granularity_notice, opened
+from tputfind.worker.inspect import candidates, granularity_notice, open_device_of
 from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.workload import Workload, gradients
 
@@ -34,10 +34,10 @@ def diagnose(asked: Diagnose) -> Diagnosis:
             eval mode only.
     """
     spec = replace(asked.spec, mode="eager")  # an error of another mode is reported by the mode itself
-    device = opened(spec, asked.can)
+    device = open_device_of(spec, asked.can)
     attempt = _Attempt(spec, device)
     first = attempt.error(asked.batch_size)
-    if first is None or of_exception(first, Circumstances()).kind == "out_of_memory":
+    if first is None or exception_failure(first, Circumstances()).kind == "out_of_memory":
         return Diagnosis()
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:

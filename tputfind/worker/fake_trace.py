@@ -19,13 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.processes.failures import Circumstances, of_exception
+from tputfind.processes.failures import Circumstances, exception_failure
 from tputfind.processes.messages import FakeTrace
 from tputfind.record.record import TRIAL_STEPS
 from tputfind.record.spec import Spec
-from tputfind.record.trace import Event, Trace, packed
+from tputfind.record.trace import Event, Trace, pack_events
 from tputfind.worker.lightning import make_training
-from tputfind.worker.structures import replaced
+from tputfind.worker.structures import patch_attribute
 from tputfind.worker.workload import Workload
 
 OUTSIDE_BYTES: Final = 692 * 2**20
@@ -68,7 +68,7 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
     except TputfindError:
         raise
     except (Exception, SystemExit) as error:  # also raised by code that does not support fake tensors
-        reason = of_exception(error, Circumstances(batch_size)).message
+        reason = exception_failure(error, Circumstances(batch_size)).message
         message = f"{spec.model} does not run on fake tensors: {reason}"
         raise BadRequest(message, "leave --on-fake out, on a machine with a GPU") from None
     outside_bytes = OUTSIDE_TRAINING_BYTES if spec.phase == "train" else OUTSIDE_BYTES
@@ -79,7 +79,7 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
         capped=False,
         expandable=False,
         complete=True,
-        packed=packed((Event("outside", outside_bytes), *recorder.events)),
+        packed=pack_events((Event("outside", outside_bytes), *recorder.events)),
     )
     return FakeTrace(
         trace,
@@ -132,7 +132,7 @@ class _FakeWorkload(Workload):
         """The optimizers of the module; empty for inference."""
         return () if self._training is None else self._training.optimizers
 
-    def _repeated(self, batch_size: int, draw: int) -> None:
+    def _repeat_samples(self, batch_size: int, draw: int) -> None:
         """Return None, so that the callable makes all samples: fakes take neither time nor memory."""
 
 
@@ -290,14 +290,14 @@ def _watch_linear(recorder: _Recorder) -> Iterator[None]:
     """Set the recorder's ``in_linear`` while a linear layer runs."""
     linear = functional.linear
 
-    def watched(*args: Any, **keywords: Any) -> Any:
+    def watch_linear(*args: Any, **keywords: Any) -> Any:
         recorder.in_linear = True
         try:
             return linear(*args, **keywords)
         finally:
             recorder.in_linear = False
 
-    with replaced(functional, "linear", watched):
+    with patch_attribute(functional, "linear", watch_linear):
         yield
 
 
@@ -327,13 +327,13 @@ def _imitate_gpu(recorder: _Recorder) -> Iterator[None]:
         return _attention_output(query, value)
 
     with (
-        replaced(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
-        replaced(torch.cuda, "is_bf16_supported", lambda *_: True),
-        replaced(torch.amp.GradScaler, "_maybe_opt_step", lambda _scaler, optimizer, *_: optimizer.step()),
-        replaced(torch.amp.GradScaler, "get_scale", lambda _scaler: 1.0),
+        patch_attribute(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
+        patch_attribute(torch.cuda, "is_bf16_supported", lambda *_: True),
+        patch_attribute(torch.amp.GradScaler, "_maybe_opt_step", lambda _scaler, optimizer, *_: optimizer.step()),
+        patch_attribute(torch.amp.GradScaler, "get_scale", lambda _scaler: 1.0),
         _watch_linear(recorder),
         _allow_foreach(),
-        replaced(functional, "scaled_dot_product_attention", attend),
+        patch_attribute(functional, "scaled_dot_product_attention", attend),
     ):
         yield
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tputfind.errors import TputfindError
-from tputfind.processes.failures import Circumstances, Passed, of_exception
+from tputfind.processes.failures import Circumstances, Passed, exception_failure
 from tputfind.processes.messages import (
     Diagnose,
     Envelope,
@@ -43,10 +43,10 @@ from tputfind.worker.clocks import time_methods, time_pipeline
 from tputfind.worker.devices import all_devices, failure_of
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.diagnosis import diagnose
-from tputfind.worker.inspect import inspect, opened, try_device
+from tputfind.worker.inspect import inspect, open_device_of, try_device
 from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try_steps
 from tputfind.worker.models import named_models
-from tputfind.worker.modes import mode_named
+from tputfind.worker.modes import mode_class
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
 from tputfind.worker.output_check import check_output, remembers_inputs
 from tputfind.worker.own_step import OwnStep, make_workload
@@ -183,10 +183,10 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
 def _run_trial(asked: TryBatch, listener: _Told) -> _Tried:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_of_each_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
-    device = opened(asked.spec, asked.can)
+    device = open_device_of(asked.spec, asked.can)
     loaded: _Loaded | None = None
     try:
-        device.limit_memory(limit_bytes, by_module=mode_named(asked.spec.mode).as_it_is)
+        device.limit_memory(limit_bytes, by_module=mode_class(asked.spec.mode).as_it_is)
         device.record_allocations()
         workload = make_workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec):
@@ -201,7 +201,7 @@ def _run_trial(asked: TryBatch, listener: _Told) -> _Tried:
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
         # A compiled model is timed in a process of its own: the seconds to compile it are reported with the row.
-        goes_on = asked.then is not None and mode_named(asked.spec.mode).as_it_is and loaded.batch.compiled is None
+        goes_on = asked.then is not None and mode_class(asked.spec.mode).as_it_is and loaded.batch.compiled is None
         if not goes_on:
             device.lift_limit()
             _check_samples(loaded)
@@ -249,7 +249,7 @@ def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
     except TputfindError:
         raise
     except BaseException as error:  # the user's callable can raise anything
-        if not failed and of_exception(error, Circumstances(loaded.batch.size)).kind != "out_of_memory":
+        if not failed and exception_failure(error, Circumstances(loaded.batch.size)).kind != "out_of_memory":
             raise
 
 
@@ -263,7 +263,7 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
 
 def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = None) -> Iterator[Timed]:
     """Yield the result of each batch size; ``tried`` is the trial of the first one, if this process ran it."""
-    device = opened(asked.spec, asked.can) if tried is None else tried.device
+    device = open_device_of(asked.spec, asked.can) if tried is None else tried.device
     workload = tried.loaded.workload if tried is not None and tried.loaded is not None else None
     passed, load = asked.passed, Load()
     for batch_size in asked.batch_sizes:
@@ -271,7 +271,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
         try:
             if workload is None:
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_of_each_bytes
-                device.limit_memory(limit_bytes, by_module=mode_named(asked.spec.mode).as_it_is)
+                device.limit_memory(limit_bytes, by_module=mode_class(asked.spec.mode).as_it_is)
                 workload = make_workload(asked.spec, device.torch_device, listener.doing)
             timed = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
         except TputfindError:
@@ -282,7 +282,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
             timed = TimedBatch(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
         yield Timed(batch=timed, seconds=seconds)
-        compiled = not mode_named(asked.spec.mode).as_it_is or (timed.timing is not None and timed.timing.compiled)
+        compiled = not mode_class(asked.spec.mode).as_it_is or (timed.timing is not None and timed.timing.compiled)
         if timed.failure is not None or not device.usable() or compiled:
             return  # the memory of a model compiled or captured for one batch size would add to that of the next
         passed = Passed(batch_size, timed.peak_reserved_bytes)
@@ -327,7 +327,7 @@ def _time_batch(
         timing = _timing(spec, device, windows, loaded, first_step_ms)
         if tried is not None:
             device.lift_limit()  # as after a trial: checking the samples may take memory
-        seen = tuple(_seen(loaded, compiled_before=listener.graphs))
+        seen = tuple(_observations(loaded, compiled_before=listener.graphs))
         _check_samples(loaded)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch, last) if asked.number == 0 else None
@@ -353,9 +353,9 @@ def _time_batch(
 def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
     """Yield a turn when the process is warm, and one for each window that the gate admits; or one with a failure."""
     spec, size = asked.spec, asked.batch_size
-    device = opened(spec, asked.can)
+    device = open_device_of(spec, asked.can)
     try:
-        device.limit_memory(spec.memory_of_each_bytes, by_module=mode_named(spec.mode).as_it_is)
+        device.limit_memory(spec.memory_of_each_bytes, by_module=mode_class(spec.mode).as_it_is)
         workload = make_workload(spec, device.torch_device, listener.doing)
         with gradients(spec):
             loaded = _load(spec, device, workload, size)
@@ -397,7 +397,7 @@ def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:
     return once and asked.spec.phase == "infer" and asked.spec.transfer == "none"
 
 
-def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
+def _observations(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
     """Yield the observations of the model during its timing."""
     yield from loaded.batch.seen
     if loaded.workload.trains_by_stand_in:
@@ -413,7 +413,7 @@ def _seen(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
 def _remembers_inputs(asked: TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
     """Return whether the model is measured to be faster for inputs that it has run before."""
     spec = asked.spec
-    if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_named(spec.mode).as_it_is:
+    if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_class(spec.mode).as_it_is:
         return False
     try:
         return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
@@ -427,7 +427,7 @@ def _check_still(spec: Spec, loaded: _Loaded) -> None:
     Raises:
         CannotRunSo: the step was recompiled.
     """
-    if not mode_named(spec.mode).as_it_is:
+    if not mode_class(spec.mode).as_it_is:
         check_still(loaded.batch.compiled)
 
 
@@ -437,7 +437,7 @@ def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # No separate submission time: on the CPU the call does the work itself, and a gradient scaler waits for it.
     enqueue_ms = [] if spec.scales_gradients or not device.capabilities.events else windows.enqueue_ms
-    compiled = loaded.batch.compiled is not None or not mode_named(spec.mode).as_it_is
+    compiled = loaded.batch.compiled is not None or not mode_class(spec.mode).as_it_is
     no_first = loaded.workload.settles or compiled or device.slows_first_step
     return Timing(
         device_ms=_round_to_nanoseconds(throughput.device_ms),
@@ -471,7 +471,7 @@ def _check(
             batch.restore()
         return check_output(batch, spec.dtype, max(2, spec.granularity), output)
     except Exception as error:  # the model may not accept the small batches, or memory is used up
-        failure = of_exception(error, Circumstances(batch.size, None, device.under_a_ceiling))
+        failure = exception_failure(error, Circumstances(batch.size, None, device.under_a_ceiling))
         why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"
         return OutputCheck(result="unchecked", remark=why)
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tputfind.worker.structures import parts_of, tensors_of, with_parts
+from tputfind.worker.structures import parts_of, replace_parts, tensors_of
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared; ends the recursion into a list that contains itself."""
@@ -166,15 +166,15 @@ def _axis_of(tensors: Sequence[torch.Tensor], sizes: Sequence[int]) -> Split:
     return Rows(rows[0], each[rows[0]]) if len(rows) == 1 else "unknown"
 
 
-def split_of_drawn(value: object) -> Split:
+def drawn_split(value: object) -> Split:
     """Return the location of the samples in the tensors that are drawn for a value."""
     if isinstance(value, Each):
         return "listed"
     if isinstance(value, Drawn):
         return "listed" if value.listed else "whole" if value.axis is None else value.axis
     if isinstance(value, (list, tuple)):
-        return [split_of_drawn(item) for item in value]
-    return {name: split_of_drawn(item) for name, item in value.items()} if isinstance(value, Mapping) else "whole"
+        return [drawn_split(item) for item in value]
+    return {name: drawn_split(item) for name, item in value.items()} if isinstance(value, Mapping) else "whole"
 
 
 def drawn_of(inputs: object) -> list[Drawn]:
@@ -216,10 +216,10 @@ def _length(value: object, axis: int) -> int:
     return (shape[axis] or 0) if axis < len(shape) else 0
 
 
-def is_counted(split: Split) -> bool:
+def can_count_samples(split: Split) -> bool:
     """Return whether the samples can be counted in every part that may hold samples."""
     if isinstance(split, (list, dict)):
-        return all(map(is_counted, split.values() if isinstance(split, dict) else split))
+        return all(map(can_count_samples, split.values() if isinstance(split, dict) else split))
     return split != "unknown"
 
 
@@ -286,7 +286,7 @@ def divides(split: Split) -> bool:
     return split == "listed" or isinstance(split, int)
 
 
-def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
+def select_samples(value: Any, split: Split, samples: Sequence[int]) -> Any:
     """Return a value of the same structure that holds only the samples of these indices.
 
     Raises:
@@ -303,10 +303,10 @@ def picked(value: Any, split: Split, samples: Sequence[int]) -> Any:
             return _rows(value, axis, samples)
         case dict():
             parts = parts_of(value) or {}
-            return with_parts(value, {key: picked(part, split[key], samples) for key, part in parts.items()})
+            return replace_parts(value, {key: select_samples(part, split[key], samples) for key, part in parts.items()})
         case _:
             pairs = zip(value, split, strict=True)
-            return alike(value, [picked(item, of_item, samples) for item, of_item in pairs])
+            return alike(value, [select_samples(item, of_item, samples) for item, of_item in pairs])
 
 
 def sample_shapes(values: Sequence[object], splits: Split) -> Iterator[str]:

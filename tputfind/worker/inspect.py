@@ -12,7 +12,7 @@ import torch
 
 from tputfind.errors import BadRequest, IsOwnStep, ModelFailed, NoSuchDevice, NothingFits, TputfindError
 from tputfind.processes.children import ONLY_DEVICE
-from tputfind.processes.failures import Circumstances, of_exception, said
+from tputfind.processes.failures import Circumstances, exception_failure, said
 from tputfind.processes.messages import Inspection
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Notice, Setting
@@ -25,8 +25,8 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
-from tputfind.worker.modes import mode_named
-from tputfind.worker.own_step import OwnStep, check_imported, tensor_bytes
+from tputfind.worker.modes import mode_class
+from tputfind.worker.own_step import OwnStep, check_import_memory, tensor_bytes
 from tputfind.worker.settings import read_settings, set_fp32_arithmetic
 from tputfind.worker.workload import Workload
 
@@ -35,7 +35,7 @@ _GROUP_IS_UP: Final = "with --gpus the process group is up: call init_process_gr
 _TOO_LARGE: Final = "try a device with more memory"
 
 
-def opened(spec: Spec, can: Capabilities | None) -> Device:
+def open_device_of(spec: Spec, can: Capabilities | None) -> Device:
     """Open and return the device of a spec; if other devices are hidden from this process, the only visible one."""
     name = os.environ.get(ONLY_DEVICE) or ranks.device_of(spec)
     set_context(lambda: Context(torch_device(name), *ranks.rank_and_size()))
@@ -60,10 +60,10 @@ def try_device(name: str) -> Environment:
     device.synchronize()
     if bool((product != side).any()):
         raise NoSuchDevice(f"{name} multiplies wrongly")
-    return _with_host_name(device.environment(), name)
+    return _add_host_name(device.environment(), name)
 
 
-def _with_host_name(environment: Environment, name: str) -> Environment:
+def _add_host_name(environment: Environment, name: str) -> Environment:
     """Return the environment with the host's name of the device if other devices are hidden from this process."""
     return msgspec.structs.replace(environment, device=name) if os.environ.get(ONLY_DEVICE) else environment
 
@@ -76,9 +76,9 @@ def inspect(spec: Spec) -> Inspection:
     Raises:
         TputfindError: the device, the options or the model do not allow the measurement.
     """
-    device = opened(spec, None)
+    device = open_device_of(spec, None)
     device.test_clocks()
-    environment = _with_host_name(device.environment(), spec.device)
+    environment = _add_host_name(device.environment(), spec.device)
     refusal = device.refusal(spec.dtype)
     if refusal is not None:
         raise NoSuchDevice(f"{environment.device} cannot do --dtype {spec.dtype}: {refusal}")
@@ -87,7 +87,7 @@ def inspect(spec: Spec) -> Inspection:
             f"--transfer {spec.transfer}: on {environment.device} no copies between host and device are timed"
         )
     total = environment.memory_total_bytes
-    if unfit := mode_named(spec.mode).refusal(device.capabilities):
+    if unfit := mode_class(spec.mode).refusal(device.capabilities):
         raise NoSuchDevice(f"--mode {spec.mode}: {environment.device} {unfit}")
     if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:
         asked = "--headroom" if spec.memory_limit_bytes is None else "--memory-limit"
@@ -99,7 +99,7 @@ def inspect(spec: Spec) -> Inspection:
     except TputfindError:
         raise
     except BaseException as error:  # the user's file and factory can raise anything
-        failure = of_exception(error, Circumstances())
+        failure = exception_failure(error, Circumstances())
         if failure.kind == "out_of_memory":
             raise NothingFits(f"{spec.model} cannot be built: {failure.message}", _TOO_LARGE) from None
         hint = _GROUP_IS_UP if spec.gpus is not None and _TWICE in failure.message else ""
@@ -110,7 +110,7 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     """Return the findings on a model or step, whose factory is called once; see ``inspect``."""
     imported_bytes = tensor_bytes() if spec.own_code and not environment.can.own_memory else 0
     if spec.phase == "step":
-        check_imported(spec, imported_bytes)
+        check_import_memory(spec, imported_bytes)
         return _findings(spec, device, environment)
     set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # as for a model, so that it does not count as the factory's doing
     before = read_settings()
@@ -121,7 +121,7 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
             raise
         made = found.made
     step = own_step(spec)
-    check_imported(step, imported_bytes)
+    check_import_memory(step, imported_bytes)
     return _findings(step, device, environment, partial(OwnStep, made=made, before=before))
 
 

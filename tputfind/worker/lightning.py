@@ -15,7 +15,7 @@ from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.worker import ranks
 from tputfind.worker.models.lightning import TrainingStep, gradients_of
-from tputfind.worker.structures import drained
+from tputfind.worker.structures import drain_value
 from tputfind.worker.training import MOST_UNTIL_STEPPED, Training, idle_of
 
 _RETURN: Final = "return an optimizer, a list of them, ([optimizers], [schedulers]), or a dict with the key optimizer"
@@ -107,7 +107,7 @@ class LightningTraining(Training):
         if self._scaler is None and not self._automatic:
             return optimizer.step(*(() if closure is None else (closure,)), **keywords)
         if self._scaler is None:  # some optimizers evaluate the closure several times
-            return optimizer.step(lambda: self._clipped(optimizer, closure), **keywords)
+            return optimizer.step(lambda: self._step_with_clipping(optimizer, closure), **keywords)
         result = None if closure is None else closure()
         if self._automatic:
             self._scaler.unscale_(optimizer)
@@ -116,7 +116,7 @@ class LightningTraining(Training):
         self._scaler.update()
         return result
 
-    def _clipped(self, optimizer: Any, closure: Callable[[], Any] | None) -> Any:
+    def _step_with_clipping(self, optimizer: Any, closure: Callable[[], Any] | None) -> Any:
         with torch.enable_grad():
             result = None if closure is None else closure()
         self._clip_before_step(optimizer)
@@ -128,9 +128,11 @@ class LightningTraining(Training):
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
         """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none."""
-        return self._numbered(self._automatic_step(model) if self._automatic else lambda batch: drained(model(batch)))
+        return self._count_steps(
+            self._automatic_step(model) if self._automatic else lambda batch: drain_value(model(batch))
+        )
 
-    def _numbered(self, take: Callable[[object], object]) -> Callable[[object], Any]:
+    def _count_steps(self, take: Callable[[object], object]) -> Callable[[object], Any]:
         module, counts = self._module, self._spec.mode == "eager"
 
         def step(batch: object) -> Any:
@@ -149,7 +151,7 @@ class LightningTraining(Training):
         (optimizer,) = self._handed
 
         def evaluate(batch: object, *, first: bool) -> object:
-            output = drained(model(batch))
+            output = drain_value(model(batch))
             loss = output.get("loss") if isinstance(output, dict) else output
             if first:
                 module.on_before_zero_grad(optimizer)

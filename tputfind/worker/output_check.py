@@ -55,24 +55,24 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
     del returned
     if batch.size <= 2 * small_size:
         finite = all(look.finite for look in whole)
-        return OutputCheck(result="small" if finite else "not_finite") if whole else _make_unchecked(_NO_VALUES)
+        return OutputCheck(result="small" if finite else "not_finite") if whole else _unchecked_output(_NO_VALUES)
     medium_size = small_size * min(_MEDIUM, max(2, batch.size // (4 * small_size)))
-    few = batch.picked([*range(small_size - 1), last])
-    more = batch.picked([last, *range(1, medium_size - 1), 0])
+    few = batch.batch_of_samples([*range(small_size - 1), last])
+    more = batch.batch_of_samples([last, *range(1, medium_size - 1), 0])
     if few is None or more is None:
-        return _make_unchecked("its inputs cannot be taken apart by sample")
+        return _unchecked_output("its inputs cannot be taken apart by sample")
     small = [_looked_at(output, small_size, 0, small_size - 1) for output in _tensors(few())]
     medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
     axes = _batch_axes(small, medium)
     if not axes:
-        return _make_unchecked(_NO_VALUES)
+        return _unchecked_output(_NO_VALUES)
     if len(whole) == len(small) and any(axis not in whole[number].samples for number, axis in axes.items()):
         return _wrong_shape(batch.size, [look.shape for look in whole])
     if _batch_axes(small, medium, whole) != axes:
-        return _make_unchecked(_COMPANY)
-    verdict = _compared(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
+        return _unchecked_output(_COMPANY)
+    verdict = _compare_samples(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
     if isinstance(verdict, _Differs) and _is_batch_dependent(batch, few, small, axes, medium_size, noise=NOISE[dtype]):
-        return _make_unchecked(_COMPANY)
+        return _unchecked_output(_COMPANY)
     if isinstance(verdict, _Differs):
         sample = last if verdict.at_the_end else 0
         return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
@@ -82,25 +82,25 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
 
 def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
     """Compare all outputs of a small batch with those of an eager run."""
-    here, there, again = (_copied(run()) for run in (batch, eager, eager))
+    here, there, again = (_copy_samples(run()) for run in (batch, eager, eager))
     if not there:
-        return _make_unchecked(_NO_VALUES)
+        return _unchecked_output(_NO_VALUES)
     if [one.values.shape for one in here] != [one.values.shape for one in there]:
         return Failure(kind="wrong_output", message=f"batch {batch.size} returned outputs of other shapes than eagerly")
     if not all(one.finite() for one in there):
         return OutputCheck(result="not_finite")
     if all(one.largest() < one.limits.tiny for one in there):
-        return _make_unchecked(_VANISHING)
+        return _unchecked_output(_VANISHING)
     apart, by_itself = (max(map(_distance, ran, there)) for ran in (here, again))
     if by_itself > noise:
-        return _make_unchecked(_COMPANY)
+        return _unchecked_output(_COMPANY)
     if apart > noise:
         how = f"batch {batch.size} differs by {apart:.2g} (relative) from the model run eagerly"
         return Failure(kind="wrong_output", message=how)
     return OutputCheck(result="right", difference=apart)
 
 
-def _copied(output: object) -> list[_Sample]:
+def _copy_samples(output: object) -> list[_Sample]:
     return [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(output)]
 
 
@@ -137,7 +137,7 @@ class _Differs(NamedTuple):
     at_the_end: bool
 
 
-def _compared(
+def _compare_samples(
     reference: Sequence[_Sample], other: Sequence[_Sample], whole: Sequence[_Sample], noise: float
 ) -> OutputCheck | _Differs:
     """Compare the outputs of the first and last sample, which alternate in each list."""
@@ -149,7 +149,7 @@ def _compared(
         elif one.largest() < one.limits.tiny:
             vanishing = True
         elif _distance(another, one) > noise:
-            return _make_unchecked(_COMPANY)
+            return _unchecked_output(_COMPANY)
         elif not here.finite() and one.largest() > one.limits.max / _NEAR_OVERFLOW:
             overflowing = True
         else:
@@ -162,9 +162,9 @@ def _compared(
     if overflowing:
         return OutputCheck(result="not_finite", difference=difference)
     if difference is None:
-        return _make_unchecked(_VANISHING if vanishing else _NO_VALUES)
+        return _unchecked_output(_VANISHING if vanishing else _NO_VALUES)
     if not telling:
-        return _make_unchecked("the outputs of different samples hardly differ, so that one would pass for another")
+        return _unchecked_output("the outputs of different samples hardly differ, so that one would pass for another")
     return OutputCheck(result="right", difference=difference)
 
 
@@ -182,7 +182,7 @@ def _is_batch_dependent(
         return True
     for number in range(_COMPANIES):
         others = [1 + (number * beside + place) % (last - 1) for place in range(beside)]
-        beside_others = batch.picked([last, *others, 0])
+        beside_others = batch.batch_of_samples([last, *others, 0])
         assert beside_others is not None  # the same inputs were divided before
         looks = [_looked_at(output, size, size - 1, 0) for output in _tensors(beside_others())]
         if _apart(looks, small, axes) > noise:
@@ -205,7 +205,7 @@ def _check_not_finite(
     if not bad:
         return None
     some = [bad[len(bad) * number // small_size] for number in range(small_size)]
-    few = batch.picked(some)
+    few = batch.batch_of_samples(some)
     assert few is not None  # the same inputs were divided before
     alone = [_looked_at(output, small_size, *range(small_size)) for output in _tensors(few())]
     for place, sample in enumerate(some):
@@ -231,7 +231,7 @@ _VANISHING: Final = "its outputs are below the dtype's normal numbers"
 _NO_VALUES: Final = "no output has floating-point values by sample"
 
 
-def _make_unchecked(remark: str) -> OutputCheck:
+def _unchecked_output(remark: str) -> OutputCheck:
     return OutputCheck(result="unchecked", remark=remark)
 
 

@@ -19,11 +19,20 @@ from tputfind.units import format_bytes
 from tputfind.worker import ranks
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices.accelerator import kind_here
-from tputfind.worker.inputs import Call, Split, divides, is_counted, outline, sample_shapes, shows_samples, split_of
+from tputfind.worker.inputs import (
+    Call,
+    Split,
+    can_count_samples,
+    divides,
+    outline,
+    sample_shapes,
+    shows_samples,
+    split_of,
+)
 from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
-from tputfind.worker.structures import drained
+from tputfind.worker.structures import drain_value
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
 from tputfind.worker.workload import Workload, dtype_name, seed_of
 
@@ -114,11 +123,11 @@ class OwnStep:
     def batch(self, batch_size: int, draw: int = 0) -> Batch:
         """Make one batch with the user's function; return it with the step that runs on it."""
         self._doing(f"made batch {batch_size}")
-        call = self._made(batch_size, draw)
+        call = self._make_call(batch_size, draw)
         if self._makes_its_batch:
             self._idle = idle_of(_optimizers_here())
         self._doing("")
-        batch = Batch(self._run, batch_size, call, lambda: self._seen.split)
+        batch = Batch(self._run, batch_size, call, lambda: self._findings.split)
         batch.outline = None if self._makes_its_batch else outline(call)
         self._run_once: Callable[[Any], object] | None = self._first
         return batch
@@ -143,9 +152,9 @@ class OwnStep:
             raise ModelFailed(f"{model}: its batch holds {samples} at batch size {batch.size}", _ONCE)
         step = self._spec.granularity
         half = batch.size // 2 // step * step
-        if half < self._spec.smallest_batch or self._makes_its_batch or is_counted(self._seen.split):
+        if half < self._spec.smallest_batch or self._makes_its_batch or can_count_samples(self._findings.split):
             return
-        if outline(self._made(half)) == batch.outline:
+        if outline(self._make_call(half)) == batch.outline:
             raise ModelFailed(f"{model}: its batch is of the same size at batch sizes {half} and {batch.size}", _ONCE)
 
     def try_out(self) -> None:
@@ -158,7 +167,7 @@ class OwnStep:
         """
         try:
             with torch.enable_grad():
-                drained(self.batch(self._spec.smallest_batch)())
+                drain_value(self.batch(self._spec.smallest_batch)())
             ranks.rest()
         except TputfindError:
             raise
@@ -168,7 +177,7 @@ class OwnStep:
     def make_inputs(self, batch_size: int) -> None:
         """Make and discard a batch, since some functions only accept multiples of a number."""
         if not self._makes_its_batch:
-            self._made(batch_size)
+            self._make_call(batch_size)
 
     def input_shape(self) -> str:
         """Return the shape of one sample if batches show it; it is empty if the step makes its own batch.
@@ -176,17 +185,17 @@ class OwnStep:
         Raises:
             ModelFailed: the batch does not depend on the batch size.
         """
-        if not self._seen.grows:
+        if not self._findings.grows:
             size = self._spec.smallest_batch
             raise ModelFailed(
                 f"{self._spec.model}: its batch is of the same size at batch sizes {size} and {2 * size}", _ONCE
             )
-        return self._seen.shape
+        return self._findings.shape
 
     def caveats(self) -> Iterator[Notice]:
         """Yield the notices that a reader of any result of this step needs."""
         size = self._spec.smallest_batch
-        if not self._seen.shows_samples:
+        if not self._findings.shows_samples:
             yield Notice(
                 kind="samples_by_word",
                 seen="samples counted by the step",
@@ -231,7 +240,7 @@ class OwnStep:
         for _ in range(MOST_UNTIL_STEPPED if self._step.optimizers else MOST_SKIPPED):
             if not self._idle:
                 return output
-            output = drained(output)
+            output = drain_value(output)
             output = self._step.run(batch)
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
         self._idle.clear()
@@ -261,18 +270,18 @@ class OwnStep:
         return isinstance(self._step, StepOfSize)
 
     @cached_property
-    def _seen(self) -> _Seen:
+    def _findings(self) -> _Seen:
         """The findings from two small batches, which are then discarded."""
         if self._makes_its_batch:
             return _Seen("unknown", "", grows=True, shows_samples=False)
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
-        calls = [self._made(size) for size in sizes]
+        calls = [self._make_call(size) for size in sizes]
         split = split_of(calls, sizes)
         grows = divides(split) or outline(calls[0]) != outline(calls[1])
         shape = "+".join(sample_shapes(calls, split)) or type(calls[0][0][0]).__name__
         return _Seen(split, shape, grows=grows, shows_samples=shows_samples(calls[0], split))
 
-    def _made(self, batch_size: int, draw: int = 0) -> Call:
+    def _make_call(self, batch_size: int, draw: int = 0) -> Call:
         """Return the batch of a batch size as arguments of the step; a draw always has the same random numbers."""
         seed_all(seed_of(self._spec, batch_size, draw))
         made = self._step.make_batch(batch_size)
@@ -297,7 +306,7 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
-def check_imported(spec: Spec, total_bytes: int) -> None:
+def check_import_memory(spec: Spec, total_bytes: int) -> None:
     """Refuse a file that makes tensors when it is imported, since their memory would not be measured.
 
     Raises:

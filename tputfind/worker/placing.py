@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tputfind.errors import TputfindError
-from tputfind.processes.failures import Circumstances, for_want_of_memory, of_exception
+from tputfind.processes.failures import Circumstances, exception_failure, for_want_of_memory
 from tputfind.record.spec import Spec
 from tputfind.units import format_bytes
 from tputfind.worker.conversion import convert_tensor
@@ -19,7 +19,7 @@ from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, mo
 from tputfind.worker.models.source import Source
 from tputfind.worker.repeats import copies
 from tputfind.worker.settings import seed_all
-from tputfind.worker.structures import is_plain, parts_of, tensors_of, with_parts
+from tputfind.worker.structures import is_plain, parts_of, replace_parts, tensors_of
 
 
 class Placement(NamedTuple):
@@ -53,7 +53,7 @@ class Placement(NamedTuple):
                 tensor.data = convert_tensor(tensor, self.dtype)
             return moved
         parts = parts_of(value)
-        return value if parts is None else with_parts(value, {key: self.place(part) for key, part in parts.items()})
+        return value if parts is None else replace_parts(value, {key: self.place(part) for key, part in parts.items()})
 
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
         """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.
@@ -77,7 +77,7 @@ class Placement(NamedTuple):
             case list() | dict():
                 splits = split.values() if isinstance(split, dict) else split
                 parts = zip((parts_of(value) or {}).items(), splits, strict=True)
-                return with_parts(value, {key: self.repeat(part, each, few, many) for (key, part), each in parts})
+                return replace_parts(value, {key: self.repeat(part, each, few, many) for (key, part), each in parts})
             case _:
                 return self.place(value)
 
@@ -135,7 +135,7 @@ def _clone(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     parts = parts_of(value)
-    return value if parts is None else with_parts(value, {key: _clone(part) for key, part in parts.items()})
+    return value if parts is None else replace_parts(value, {key: _clone(part) for key, part in parts.items()})
 
 
 def build(
@@ -177,7 +177,7 @@ def _build_in_place(
     except TputfindError:
         raise
     except Exception as error:  # constructors and their operations can raise anything
-        if for_want_of_memory(of_exception(error, Circumstances())):
+        if for_want_of_memory(exception_failure(error, Circumstances())):
             raise
         return None
     return module, inputs

@@ -166,7 +166,7 @@ def begin(group: Group | None) -> None:
     if group is None:
         return
     _member[:] = [_Member(group)]
-    named = cores.of_device(group.device)
+    named = cores.device_cores(group.device)
     whole_host = cores.is_host(group.device) and named is None
     if whole_host or group.instances or (group.device == "auto" and kind_here() is None):
         mine = cores.split(named or cores.here(), group.size)[group.rank]

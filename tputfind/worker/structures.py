@@ -29,7 +29,7 @@ def parts_of(value: object) -> dict[Any, Any] | None:
     return None
 
 
-def with_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
+def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     """Return a copy of a container or dataclass that holds other parts under the same keys."""
     if hasattr(value, "_make"):  # a named tuple
         return value._make(parts.values())
@@ -86,29 +86,29 @@ def is_lazy(output: object) -> bool:
     return any(map(is_lazy, (parts_of(output) or {}).values()))
 
 
-def drained(output: Any) -> Any:
+def drain_value(output: Any) -> Any:
     """Return a value with its lazy parts computed: iterators become lists, futures and coroutines their results."""
     if isinstance(output, torch.Tensor):
         return output
     if isinstance(output, Iterator):
-        return [drained(part) for part in output]
+        return [drain_value(part) for part in output]
     if isinstance(output, AsyncIterator):
         return _loop().run_until_complete(_collect(output))
     if isinstance(output, Future):
-        return drained(output.result())
+        return drain_value(output.result())
     if isinstance(output, torch.futures.Future):
-        return drained(output.wait())
+        return drain_value(output.wait())
     if inspect.isawaitable(output):
         loop = output.get_loop() if isinstance(output, asyncio.Future) else _loop()  # a task belongs to its own loop
-        return drained(loop.run_until_complete(_await_result(output)))
+        return drain_value(loop.run_until_complete(_await_result(output)))
     parts = parts_of(output)
     if parts is None or not any(map(is_lazy, parts.values())):
         return output
-    return with_parts(output, {key: drained(part) for key, part in parts.items()})
+    return replace_parts(output, {key: drain_value(part) for key, part in parts.items()})
 
 
 async def _collect(output: AsyncIterator[object]) -> list[object]:
-    return [drained(part) async for part in output]
+    return [drain_value(part) async for part in output]
 
 
 async def _await_result(output: Any) -> object:
@@ -129,13 +129,13 @@ def draining(step: Callable[..., object]) -> Callable[..., object]:
     """Return a step that computes all of its output before it returns."""
 
     def drained_step(*arguments: object, **keywords: object) -> object:
-        return drained(step(*arguments, **keywords))
+        return drain_value(step(*arguments, **keywords))
 
     return drained_step
 
 
 @contextmanager
-def replaced(holder: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
+def patch_attribute(holder: Any, name: str, function: Callable[..., object]) -> Iterator[None]:
     """Replace an attribute of a module or class by a function; restore it at the end."""
     before = getattr(holder, name)
     setattr(holder, name, function)

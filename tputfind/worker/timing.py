@@ -176,7 +176,7 @@ class _Sampler:
         self.others += len(self.device_ms) + others
         self.device_ms, self.singles = [], Singles([], [])
 
-    def take_uncounted(self) -> None:
+    def take_extra_step(self) -> None:
         """Take one untimed step; its time, which has no kernel loading in it, becomes ``step_ms``."""
         self.step_ms = steps_ms(self._device, self._work.fresh_step, 1)
         self.one_by_one = self.one_by_one and self.step_ms >= _LONG_MS
@@ -227,7 +227,7 @@ def time_throughput(
     begin_ns, brought_up = perf_counter_ns(), load.goes_on()
     warm = partial(_warm, device, plan, moment)
     if brought_up:
-        sampler.take_uncounted()
+        sampler.take_extra_step()
         plan = _under_load(sampler, plan, listener, load, moment)
     elif not sampler.one_by_one:
         sampler.others += warm()
@@ -261,7 +261,7 @@ def _under_load(sampler: _Sampler, plan: Plan, listener: Listener, load: Load, m
     Its length is at least ``WINDOW_S`` if the plan sets a time.
     """
     # The device idles while the first step loads kernels: the time beyond an ordinary step is a pause.
-    load.rested(max(0.0, sampler.first_ms - sampler.step_ms) / 1000)
+    load.add_pause(max(0.0, sampler.first_ms - sampler.step_ms) / 1000)
     listener.busy(load.seconds())
     sampler.begin_anew(load.bring_up(moment))
     if not plan.window_s:

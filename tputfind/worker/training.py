@@ -14,9 +14,9 @@ from tputfind.options import did_you_mean
 from tputfind.processes.failures import CannotRunSo, said
 from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
-from tputfind.units import echoed
+from tputfind.units import echo
 from tputfind.worker import ranks
-from tputfind.worker.structures import drained, tensors_of
+from tputfind.worker.structures import drain_value, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
 """Small, so that the weights stay in range; nothing needs to be learnt."""
@@ -70,7 +70,7 @@ class Training:
         def step(*arguments: object, **keywords: object) -> torch.Tensor:
             for left in range(times)[::-1]:
                 with self.summing(last=not left):
-                    output = drained(model(*arguments, **keywords))
+                    output = drain_value(model(*arguments, **keywords))
                     own = own_loss(output)
                     self.loss_is_own = own is not None
                     loss = stand_in_loss(output) if own is None else own
@@ -137,9 +137,7 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
     classes = _optimizers()
     if name not in classes:
         near = did_you_mean(name, tuple(classes))
-        raise BadRequest(
-            f"--optimizer: torch.optim has no {echoed(name)}{near}", f"it has {', '.join(sorted(classes))}"
-        )
+        raise BadRequest(f"--optimizer: torch.optim has no {echo(name)}{near}", f"it has {', '.join(sorted(classes))}")
     made = classes[name]
     if signature(made.step).parameters["closure"].default is Parameter.empty:
         raise BadRequest(

@@ -51,7 +51,7 @@ def warm_up(
         spans_ms.append(steps_ms(device, step, chunk))
         taken += chunk
         seconds = (perf_counter_ns() - begin_ns) / 1e9
-        steady = _settled(spans_ms, seconds, window_s)
+        steady = _is_steady(spans_ms, seconds, window_s)
         enough = (taken >= steps and seconds >= least_s) or seconds >= max_seconds
         if enough and (steady or seconds >= most_s):
             fastest_ms = min(spans_ms[-max(1, len(spans_ms) // 3) :])
@@ -61,7 +61,7 @@ def warm_up(
             chunk = min(chunk, steps - taken)
 
 
-def _settled(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool | None:
+def _is_steady(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool | None:
     """Return whether a warm-up of these spans has become steady; None for too few spans.
 
     The medians of the last third and of the third before are compared. Extrapolated to the length of the window, their
@@ -115,7 +115,7 @@ class Load:
         """Return whether the power limit slowed the device in the previous row and the pause since then was short."""
         return self._slowed and self._pause_s <= _PAUSE_S
 
-    def rested(self, seconds: float) -> None:
+    def add_pause(self, seconds: float) -> None:
         """Count this many seconds since the row began as a pause, for example while kernels were loaded."""
         self._since_s += seconds
         self._pause_s += seconds

@@ -23,9 +23,10 @@ from tputfind.worker.inputs import (
     Each,
     Split,
     as_call,
+    can_count_samples,
     divides,
     drawn_of,
-    is_counted,
+    drawn_split,
     is_same,
     outline,
     sample_shapes,
@@ -33,16 +34,15 @@ from tputfind.worker.inputs import (
     shape_text,
     shows_samples,
     split_of,
-    split_of_drawn,
 )
 from tputfind.worker.lightning import make_training
 from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
-from tputfind.worker.modes import mode_named
+from tputfind.worker.modes import mode_class
 from tputfind.worker.placing import Placement, build, check_host_memory
 from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
-from tputfind.worker.structures import drained, is_of_torch, tensors_of
+from tputfind.worker.structures import drain_value, is_of_torch, tensors_of
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
 _NEXT_DRAW: Final = 1_000_003
@@ -113,14 +113,14 @@ class Workload:
         if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
             with torch.no_grad():  # lazy layers have no parameters to count or train before their first batch
                 call = self._inputs(spec.smallest_batch).call
-                drained(self._module(*call[0], **call[1]))
+                drain_value(self._module(*call[0], **call[1]))
         named = (module.inner if isinstance(module, TrainingStep) else module).named_parameters()
         self.trained_names = [name for name, parameter in named if parameter.requires_grad]
         """Names of the trained parameters in the order in which DistributedDataParallel numbers them."""
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
-        self._mode = mode_named(spec.mode)(self._module, self._step_of, torch.get_device_module(device).synchronize)
+        self._mode = mode_class(spec.mode)(self._module, self._step_of, torch.get_device_module(device).synchronize)
 
     @property
     def parameter_bytes(self) -> dict[str, int]:
@@ -199,9 +199,9 @@ class Workload:
             )
         step = self._spec.granularity
         half = batch.size // 2 // step * step
-        if half < max(self._spec.smallest_batch, 2) or not callable(self._wanted) or is_counted(self._split):
+        if half < max(self._spec.smallest_batch, 2) or not callable(self._wanted) or can_count_samples(self._split):
             return
-        if outline(self._made(half)) == batch.outline:
+        if outline(self._make_call(half)) == batch.outline:
             raise ModelFailed(
                 f"{self._spec.model}: its inputs are of the same size at batch {half} and batch {batch.size}", _AS_MANY
             )
@@ -232,7 +232,7 @@ class Workload:
         if callable(self._wanted) and batch_size == self._spec.smallest_batch:
             _ = self._smallest
         elif callable(self._wanted):
-            self._made(batch_size)
+            self._make_call(batch_size)
 
     def input_shape(self) -> str:
         """Return the shape of one sample, such as ``3x224x224``; the shapes of several tensors are joined by ``+``.
@@ -279,7 +279,7 @@ class Workload:
         if self._making_s > _LONG_MAKING_S:
             return
         sizes, made = self._probes
-        outlines = [outline(made[-1]), *(outline(self._made(sizes[-1], draw)) for draw in range(1, _DRAWS))]
+        outlines = [outline(made[-1]), *(outline(self._make_call(sizes[-1], draw)) for draw in range(1, _DRAWS))]
         if any(other != outlines[0] for other in outlines):
             yield Notice(
                 kind="random_sizes",
@@ -290,18 +290,18 @@ class Workload:
 
     @cached_property
     def _smallest(self) -> Call:
-        return self._made(self._spec.smallest_batch)
+        return self._make_call(self._spec.smallest_batch)
 
     @cached_property
     def _probes(self) -> tuple[list[int], list[Call]]:
         """Two or three batch sizes, and the inputs that the user's callable makes for them."""
         begin_s = perf_counter()
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
-        made = [self._smallest, self._made(sizes[1])]
+        made = [self._smallest, self._make_call(sizes[1])]
         self._making_s = perf_counter() - begin_s
         if self._making_s <= _LONG_MAKING_S:
             with suppress(Exception):  # a callable may only accept powers of two
-                made.append(self._made(sum(sizes)))
+                made.append(self._make_call(sum(sizes)))
                 sizes.append(sum(sizes))
         return sizes, made
 
@@ -309,7 +309,7 @@ class Workload:
     def _split(self) -> Split:
         """The location of the samples in a batch's inputs."""
         if not callable(self._wanted):
-            return split_of_drawn(self._wanted)
+            return drawn_split(self._wanted)
         sizes, made = self._probes
         return split_of(made, sizes)
 
@@ -322,19 +322,19 @@ class Workload:
         with torch.inference_mode(mode=False), torch.set_grad_enabled(self._spec.grad_mode == "enabled"):
             if callable(self._wanted):
                 self._doing(f"made the inputs of batch {batch_size} on the host")
-                inputs = self._repeated(batch_size, draw) or self._make_in_full(batch_size, draw)
+                inputs = self._repeat_samples(batch_size, draw) or self._make_in_full(batch_size, draw)
                 self._doing("")
             else:
                 torch.manual_seed(seed_of(self._spec, batch_size, draw))
-                inputs = _Made(tree_map(lambda value: self._drawn(value, batch_size), self._wanted))
+                inputs = _Made(tree_map(lambda value: self._draw_input(value, batch_size), self._wanted))
         return inputs
 
     def _make_in_full(self, batch_size: int, draw: int) -> _Made:
-        made = self._made(batch_size, draw)
+        made = self._make_call(batch_size, draw)
         sizes = outline(made)  # before any object is moved in place
         return _Made(self._placement.place(made), outline=sizes)
 
-    def _repeated(self, batch_size: int, draw: int) -> _Made | None:
+    def _repeat_samples(self, batch_size: int, draw: int) -> _Made | None:
         """Return a large batch that repeats the samples of a small one; None if the callable must make all samples.
 
         Raises:
@@ -344,7 +344,7 @@ class Workload:
         if batch_size <= max(few, _PROBED * self._spec.smallest_batch):
             return None
         sizes, probes = self._probes
-        split, sizes, values = self._split, [*sizes, few], [*probes, self._made(few, draw)]
+        split, sizes, values = self._split, [*sizes, few], [*probes, self._make_call(few, draw)]
         del self._probes, self._smallest, probes  # the probes might take memory that the batch needs
         if not self._spec.fresh_inputs and repeatable_split(values, sizes) is not None:
             del values[:-1]
@@ -352,7 +352,7 @@ class Workload:
         check_host_memory(batch_size, sizes, [self._placement.host_bytes(value) for value in values])
         return None
 
-    def _made(self, batch_size: int, draw: int = 0) -> Call:
+    def _make_call(self, batch_size: int, draw: int = 0) -> Call:
         """Return the inputs that the user's callable makes for a batch size; they are the same for the same draw."""
         assert callable(self._wanted)
         seed_all(seed_of(self._spec, batch_size, draw))
@@ -360,7 +360,7 @@ class Workload:
         set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # undoes what the user's callable has set
         return as_call(made, self._forward)
 
-    def _drawn(self, drawn: object, batch_size: int) -> object:
+    def _draw_input(self, drawn: object, batch_size: int) -> object:
         if isinstance(drawn, Each):
             return [self._placement.place(drawn.make(self._device)) for _ in range(batch_size)]
         if not isinstance(drawn, Drawn):

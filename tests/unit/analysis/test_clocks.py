@@ -22,16 +22,16 @@ from tputfind.record.clocks import (
     Methods,
     Pipeline,
     StageCell,
-    by_turn,
     figures_of,
     loops,
     schedule,
+    split_by_turn,
     turn_counts,
 )
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.record.untrusted import indented
-from tputfind.report.renderers.markdown import to_markdown
+from tputfind.record.untrusted import indent_json
+from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views.clocks import document
 
@@ -90,7 +90,7 @@ def made(cells) -> Methods:
         drop=5,
         cells=tuple(cells),
     )
-    return replace(found, sentences=findings.of_methods(found))
+    return replace(found, sentences=findings.method_sentences(found))
 
 
 def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
@@ -117,7 +117,7 @@ def pipeline(wholes=(57.1, 48.2, 48.0), first=(27.0, 26.9)) -> Pipeline:
             if mean_ms is not None
         ),
     )
-    return replace(found, sentences=findings.of_pipeline(found))
+    return replace(found, sentences=findings.pipeline_sentences(found))
 
 
 def about(found, words: str) -> str:
@@ -235,7 +235,7 @@ def test_turns_share_the_timings_evenly(timings):
 
 @given(st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=100))
 def test_the_samples_by_turn_are_all_of_them_in_order(samples_ms):
-    turns = by_turn(samples_ms)
+    turns = split_by_turn(samples_ms)
 
     assert [ms for turn in turns for ms in turn] == samples_ms
     assert [len(turn) for turn in turns] == turn_counts(len(samples_ms))
@@ -309,7 +309,7 @@ def test_cpu_methods_get_one_sentence_about_inapplicable_parts():
     ]
     found = replace(made(cells), environment=on_cpu)
 
-    sentences = findings.of_methods(found)
+    sentences = findings.method_sentences(found)
 
     assert "events, CUDA graphs and pinned copies do not apply" in sentences[0]
     assert not any("pinned" in sentence or "CUDA graph" in sentence for sentence in sentences[1:])
@@ -373,7 +373,7 @@ def test_whatever_the_figures_are_the_sentences_make_sense(drawn):
     device, cells = drawn
     environment = replace(example().environment, device=device)
 
-    sentences = findings.of_methods(replace(made([]), cells=tuple(cells), environment=environment))
+    sentences = findings.method_sentences(replace(made([]), cells=tuple(cells), environment=environment))
 
     check_sense(sentences)
     alone, whole = figures_of(cells, "host_clock"), figures_of(cells, "host_clock_synchronised")
@@ -387,7 +387,7 @@ def test_whatever_a_pipeline_takes_the_sentences_make_sense(device, data):
     environment = replace(example().environment, device=device)
     cells = tuple(replace(cell, figures=data.draw(FIGURES)) for cell in pipeline().cells)
 
-    check_sense(findings.of_pipeline(replace(pipeline(), cells=cells, environment=environment)))
+    check_sense(findings.pipeline_sentences(replace(pipeline(), cells=cells, environment=environment)))
 
 
 def shown(found) -> str:
@@ -401,7 +401,7 @@ def test_the_tables_are_as_they_were(golden):
 
 
 def test_the_markdown_is_as_it_was(golden):
-    golden("clocks.md", to_markdown(document(methods())) + b"\n" + to_markdown(document(pipeline())))
+    golden("clocks.md", render_markdown(document(methods())) + b"\n" + render_markdown(document(pipeline())))
 
 
 def test_the_tables_fit_80_columns():
@@ -414,7 +414,7 @@ def test_the_tables_fit_80_columns():
 
 @pytest.mark.parametrize("found", [methods(graph=None), pipeline()])
 def test_the_json_holds_every_sample_and_reads_back(found):
-    again = msgspec.json.decode(indented(found), type=Methods | Pipeline)
+    again = msgspec.json.decode(indent_json(found), type=Methods | Pipeline)
 
     assert again == found
     figures = next(cell.figures for cell in again.cells)
@@ -443,17 +443,17 @@ def test_the_json_holds_every_sample_and_reads_back(found):
 )
 def test_a_request_that_cannot_be_carried_out_is_refused_in_one_line(models, options, expected):
     with pytest.raises(BadRequest, match=re.escape(expected)) as refused:
-        clocks.read_asked(models, options)
+        clocks.read_request(models, options)
 
     assert "\n" not in refused.value.message
 
 
 def test_clocks_defaults_match_the_help():
-    asked = clocks.read_asked(["a", "b"], {"repeats": None})
+    asked = clocks.read_request(["a", "b"], {"repeats": None})
 
     assert (asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms) == (32, 200, 5, 10.0)
     assert [spec.batch_sizes for spec in asked.specs] == [(32,), (32,)]
-    assert clocks.read_asked(["a"], {}).repeats == 50
+    assert clocks.read_request(["a"], {}).repeats == 50
 
 
 def test_its_help_and_its_parent_leave_torch_alone():

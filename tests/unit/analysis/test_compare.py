@@ -12,7 +12,7 @@ from support.records import example
 from tputfind.analysis.compare import Judgement, compare, gate
 from tputfind.errors import BadRequest, Regression
 from tputfind.record.record import Edge, Failure, Health, Row, Timing
-from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.views.compare import document
 from tputfind.stats import ratio_interval
 
@@ -68,7 +68,7 @@ def test_compare_row_of_one_process_has_no_interval_and_leaves_other_rows():
 
     assert (found.rows[0].verdict, found.rows[0].old_share) == ("ambiguous", None)
     assert found.rows[1] == compare(less, less).rows[0]
-    assert "~100" in to_markdown(document([found])).decode()
+    assert "~100" in render_markdown(document([found])).decode()
 
 
 def test_the_fastest_rows_are_compared_though_their_batches_differ():

@@ -91,7 +91,7 @@ def test_slow_device_is_found_with_its_causes():
     cool = timed(8, STEADY)
     held = replace(HEALTH, sm_clock_mhz=1500.0, temperature_c=85.0, slowed={"power_cap": 0.4})
     slow = replace(timed(8, [11.0, 11.001, 10.999], health=held), memory_of_others_bytes=2**30)
-    (found,) = fleet.by_device([of_device(0, cool), of_device(1, cool), of_device(2, slow)])
+    (found,) = fleet.compare_devices([of_device(0, cool), of_device(1, cool), of_device(2, slow)])
 
     assert [one.verdict for one in found.devices] == ["same", "same", "slower"]
     assert found.devices[2].ratio == pytest.approx(10 / 11)
@@ -104,7 +104,7 @@ def test_slow_device_is_found_with_its_causes():
 def test_verdict_is_for_fastest_batch_and_other_differing_rows_are_listed():
     even = (timed(1, STEADY), timed(8, STEADY))
     late = (timed(1, [12.0, 12.001, 11.999]), timed(8, STEADY))
-    (found,) = fleet.by_device([of_device(0, *even), of_device(1, *even), of_device(2, *late)])
+    (found,) = fleet.compare_devices([of_device(0, *even), of_device(1, *even), of_device(2, *late)])
 
     assert found.batch_size == 8
     assert {one.verdict for one in found.devices} == {"same"}
@@ -115,9 +115,9 @@ def test_verdict_is_not_known_from_one_or_noisy_processes():
     once = timed(8, [10.0])
     wild = timed(8, [5.0, 10.0, 20.0])
 
-    (found,) = fleet.by_device([of_device(0, once), of_device(1, timed(8, STEADY))])
+    (found,) = fleet.compare_devices([of_device(0, once), of_device(1, timed(8, STEADY))])
     assert {one.verdict for one in found.devices} == {"not known"}
-    (found,) = fleet.by_device([of_device(0, wild), of_device(1, timed(8, STEADY))])
+    (found,) = fleet.compare_devices([of_device(0, wild), of_device(1, timed(8, STEADY))])
     assert {one.verdict for one in found.devices} == {"not known"}
 
 
@@ -127,9 +127,9 @@ def test_single_device_or_unlike_devices_are_not_compared():
     bf16 = replace(other, spec=replace(other.spec, dtype="bf16"))
     unlike = replace(other, environment=replace(other.environment, device_name="NVIDIA Other"))
 
-    assert fleet.by_device([first]) == fleet.by_device([first, first]) == []
-    assert fleet.by_device([first, bf16]) == fleet.by_device([first, unlike]) == []
-    assert fleet.by_device([first, of_device(1, timed(4, STEADY))]) == []
+    assert fleet.compare_devices([first]) == fleet.compare_devices([first, first]) == []
+    assert fleet.compare_devices([first, bf16]) == fleet.compare_devices([first, unlike]) == []
+    assert fleet.compare_devices([first, of_device(1, timed(4, STEADY))]) == []
 
 
 def test_all_busy_devices_are_compared_with_themselves_alone_and_summed():
@@ -150,18 +150,18 @@ def test_all_busy_devices_are_compared_with_themselves_alone_and_summed():
     assert found.busy_per_s == pytest.approx(2240)
     assert found.ratio == pytest.approx(2240 / 2400)
     assert found.interval.low < found.ratio < found.interval.high
-    assert fleet.by_device([*alone, *busy]) == fleet.by_device(alone)
+    assert fleet.compare_devices([*alone, *busy]) == fleet.compare_devices(alone)
 
 
 def test_plan_uses_slowest_of_all_busy_devices_and_none_alone():
     alone = [of_device(number, timed(8, STEADY)) for number in range(2)]
     busy = [of_device(0, timed(8, STEADY), load="all_busy"), of_device(1, timed(8, [12.5, 12.5]), load="all_busy")]
 
-    assert fleet.to_plan_with(alone) == (alone, [])
-    kept, (told,) = fleet.to_plan_with([*alone, *busy])
+    assert fleet.records_for_plan(alone) == (alone, [])
+    kept, (told,) = fleet.records_for_plan([*alone, *busy])
     assert kept == [busy[1]]
     assert "planned with the slowest of 2, cuda:1, while 3 devices were busy: 640 samples/s at batch 8, 0.80" in told
-    assert fleet.to_plan_with(busy)[0] == [busy[1]]
+    assert fleet.records_for_plan(busy)[0] == [busy[1]]
 
 
 def test_plan_ignores_all_busy_devices_timed_only_at_small_batches():
@@ -169,9 +169,9 @@ def test_plan_ignores_all_busy_devices_timed_only_at_small_batches():
     cut = [of_device(number, timed(1, [5.0, 5.001, 4.999]), load="all_busy") for number in range(2)]
     whole = of_device(1, timed(1, [5.0, 5.001, 4.999]), timed(8, [12.5, 12.5]), load="all_busy")
 
-    kept, (told,) = fleet.to_plan_with([*alone, *cut])
+    kept, (told,) = fleet.records_for_plan([*alone, *cut])
     assert kept == alone
     assert "planned with devices alone; batch 8, the fastest, was not timed while all were busy" in told
-    kept, (told,) = fleet.to_plan_with([*alone, cut[0], whole])
+    kept, (told,) = fleet.records_for_plan([*alone, cut[0], whole])
     assert kept == [whole]
     assert "640 samples/s at batch 8, 0.80 times what it does alone" in told

@@ -186,7 +186,7 @@ def test_noise_notices_are_merged_into_one_with_every_sign():
     ]
     record = replace(example(), rows=tuple(rows))
     signs = {"noise", "outliers", "trend", "spread", "wide_interval", "not_settled"}
-    (noise,) = [notice for notice in whole(notices.to_read(record)) if notice.kind in signs]
+    (noise,) = [notice for notice in whole(notices.shown_notices(record)) if notice.kind in signs]
 
     assert noise.seen == "batch times jump, scatter and do not settle at batch 1, 2"
     assert noise.batch_sizes == (1, 2)
@@ -197,7 +197,7 @@ def test_one_notice_of_noise_is_read_as_it_is():
     rows = (replace(row(1, 5.0), timings=(Timing(device_ms=tuple(of_two_modes(random.Random(1)))),)),)
     record = replace(example(), rows=rows)
 
-    assert [notice.kind for notice in notices.to_read(record)] == [notice.kind for notice in notices.of(record)]
+    assert [notice.kind for notice in notices.shown_notices(record)] == [notice.kind for notice in notices.of(record)]
 
 
 def test_a_run_that_goes_on_may_still_reach_its_noise():

@@ -5,7 +5,7 @@ from random import Random
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried, judged_in_turn
-from tputfind.analysis.race import REGRET, challengers, is_settled, outcome_of
+from tputfind.analysis.race import REGRET, challengers, outcome_of, settles_race
 from tputfind.analysis.turns import ASSUMED, LOOKS, Turns
 from tputfind.record.spec import Spec
 
@@ -19,7 +19,7 @@ def raced(random, new):
     for look in LOOKS:
         rounds += taken(random, number=look - len(rounds), new=new)
         judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5, ASSUMED)
-        if is_settled(judgement):
+        if settles_race(judgement):
             break
     return outcome_of(judgement), len(rounds)
 

@@ -16,7 +16,7 @@ from tputfind.analysis import notices
 from tputfind.commands import main
 from tputfind.commands.options import MEASURING
 from tputfind.errors import BadRecord, BadRequest
-from tputfind.record.record import Record, from_json
+from tputfind.record.record import Record, decode_record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.session import resume
 from tputfind.session.trials import TrialRunner
@@ -68,7 +68,7 @@ def mutated(draw) -> bytes:
 @given(mutated() | st.binary(max_size=200) | st.integers(0, 3000).map(lambda end: example().to_json()[:end]))
 def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
     try:
-        record = from_json(data, "mutated.json")
+        record = decode_record(data, "mutated.json")
     except BadRecord as refusal:
         assert "\n" not in refusal.message
         return

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tputfind.commands import COMMANDS, main
-from tputfind.commands.options import FIRST, FORECAST, MEASURING, SIZE, of_command
+from tputfind.commands.options import FIRST, FORECAST, MEASURING, SIZE, command_options
 from tputfind.declaration import SECTIONS
 from tputfind.errors import BadRequest
 from tputfind.options import CALLED
@@ -47,7 +47,7 @@ def test_every_option_stands_once_in_help_and_sections_are_in_order(name):
     typed = [line.split()[0] for line in lines if re.match(r"  --[a-z-]+( |$)", line)]
     titles = [line.rstrip(":") for line in lines if line.rstrip(":") in SECTIONS]
 
-    assert sorted(typed) == sorted(option.flag for option in of_command(COMMANDS[name].options))
+    assert sorted(typed) == sorted(option.flag for option in command_options(COMMANDS[name].options))
     assert titles == sorted(titles, key=SECTIONS.index)
     assert len(titles) == len(set(titles))
 

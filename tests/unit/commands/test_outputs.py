@@ -23,7 +23,7 @@ from tputfind.record import files
 from tputfind.record.files import load_record
 from tputfind.record.identity import Question, question_of, unlike_questions
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.untrusted import indented
+from tputfind.record.untrusted import indent_json
 from tputfind.report.charts import charts, draw
 from tputfind.report.outputs import ENDINGS, NAMES, Kind, Places, Source, check_places, forms, is_report, table_of
 from tputfind.report.views import compare as compared
@@ -53,13 +53,13 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
     "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
     "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
-    "forecast_json": ("forecast", partial(indented, FORECASTS)),
+    "forecast_json": ("forecast", partial(indent_json, FORECASTS)),
     "record": ("record", lambda: example().to_json()),
     "old_record": ("record", (GOLDEN / "schema-5.json").read_bytes),
     "clocks": ("clocks", record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
     "clocks_of_today": (
         "clocks",
-        lambda: indented(files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json"))),
+        lambda: indent_json(files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json"))),
     ),
     "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
     "race": ("race", forms(tune.document(race()))["json"]),

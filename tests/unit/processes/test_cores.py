@@ -32,17 +32,17 @@ def test_cores_are_split_among_all_parts_and_disjoint_if_enough(some, parts):
 
 
 def test_cores_of_device_without_core_list_are_none():
-    assert cores.of_device("cpu") is None
-    assert cores.of_device("cuda:0") is None
-    assert cores.of_device(f"cpu:{min(cores.here())}") == {min(cores.here())}
+    assert cores.device_cores("cpu") is None
+    assert cores.device_cores("cuda:0") is None
+    assert cores.device_cores(f"cpu:{min(cores.here())}") == {min(cores.here())}
 
 
 @pytest.mark.parametrize("name", ["cpu:4095", "cpu:0-4095", "cpu:node999"])
 def test_cores_that_are_not_here_are_refused(name):
     with pytest.raises(NoSuchDevice, match=f"there is no {name} here"):
-        cores.of_device(name)
+        cores.device_cores(name)
 
 
 def test_a_range_that_counts_down_is_refused():
     with pytest.raises(BadRequest, match="--device cpu:0\\+3-1: 3-1 counts down"):
-        cores.of_device("cpu:0+3-1")
+        cores.device_cores("cpu:0+3-1")

@@ -13,14 +13,14 @@ from tputfind.processes.failures import (
     CannotRunSo,
     Circumstances,
     Passed,
+    cut_line,
+    death_failure,
+    exception_failure,
     for_want_of_memory,
-    in_short,
     is_kernel_fault,
-    of_death,
-    of_exception,
-    of_misuse,
-    of_silence,
+    misuse_failure,
     said,
+    silence_failure,
 )
 from tputfind.record.record import FailureKind
 from tputfind.units import GIB
@@ -211,7 +211,7 @@ TABLE = [
     ("kind", "error", "circumstances"), TABLE, ids=lambda value: re.sub(r"\W+", " ", str(value))[:60]
 )
 def test_an_exception_stands_for_its_kind(kind, error, circumstances):
-    assert of_exception(error, circumstances).kind == kind
+    assert exception_failure(error, circumstances).kind == kind
 
 
 GEMM = (
@@ -247,31 +247,31 @@ KERNEL_FAULTS = [
 def test_kernel_error_is_limit_above_passing_batch_and_error_at_smallest(text, plain):
     whole = f"RuntimeError: {text.splitlines()[0]}"
 
-    above, smallest = (of_exception(RuntimeError(text), circumstances) for circumstances in (LARGER, FIRST))
+    above, smallest = (exception_failure(RuntimeError(text), circumstances) for circumstances in (LARGER, FIRST))
 
     assert (above.kind, smallest.kind) == ("kernel_limit", "error")
     assert above.message == smallest.message == f"{plain} ({whole})"
-    assert of_exception(RuntimeError(text), Circumstances(64, smaller_untried=True)).kind == "kernel_limit"
+    assert exception_failure(RuntimeError(text), Circumstances(64, smaller_untried=True)).kind == "kernel_limit"
 
 
 def test_cudnn_unsupported_is_kernel_limit_above_passing_batch_and_unsupported_at_smallest():
-    assert of_exception(RuntimeError(NOT_SUPPORTED), LARGER).kind == "kernel_limit"
-    assert of_exception(RuntimeError(NOT_SUPPORTED), FIRST).kind == "unsupported"
+    assert exception_failure(RuntimeError(NOT_SUPPORTED), LARGER).kind == "kernel_limit"
+    assert exception_failure(RuntimeError(NOT_SUPPORTED), FIRST).kind == "unsupported"
 
 
 def test_is_kernel_fault_is_true_only_for_kernel_errors():
     for text, _ in KERNEL_FAULTS:
-        assert is_kernel_fault(of_exception(RuntimeError(text), LARGER))
-        assert is_kernel_fault(of_exception(RuntimeError(text), FIRST))
+        assert is_kernel_fault(exception_failure(RuntimeError(text), LARGER))
+        assert is_kernel_fault(exception_failure(RuntimeError(text), FIRST))
     assert not is_kernel_fault(None)
-    assert not is_kernel_fault(of_exception(RuntimeError("mine"), LARGER))
-    assert not is_kernel_fault(of_exception(RuntimeError(GEMM), SHORT))
-    assert not is_kernel_fault(of_death(-11, "illegal memory access"))
+    assert not is_kernel_fault(exception_failure(RuntimeError("mine"), LARGER))
+    assert not is_kernel_fault(exception_failure(RuntimeError(GEMM), SHORT))
+    assert not is_kernel_fault(death_failure(-11, "illegal memory access"))
 
 
 @pytest.mark.parametrize("text", [text for text, _ in KERNEL_FAULTS])
 def test_own_exception_of_model_is_never_a_kernel_error(text):
-    failure = of_exception(ValueError(text), LARGER)
+    failure = exception_failure(ValueError(text), LARGER)
 
     assert failure.kind == "error"
     assert failure.message.startswith("ValueError: ")
@@ -286,8 +286,8 @@ def raised_while_handling(handled: Exception, error: Exception, *, hides: bool =
 def test_memory_and_kernel_errors_count_through_exception_raised_while_handling():
     own = ValueError("the step failed")
 
-    assert of_exception(raised_while_handling(RuntimeError(NOT_INITIALIZED), own), SHORT).kind == "out_of_memory"
-    limit = of_exception(raised_while_handling(RuntimeError(GEMM), ValueError("the step failed")), LARGER)
+    assert exception_failure(raised_while_handling(RuntimeError(NOT_INITIALIZED), own), SHORT).kind == "out_of_memory"
+    limit = exception_failure(raised_while_handling(RuntimeError(GEMM), ValueError("the step failed")), LARGER)
     assert (limit.kind, limit.message) == ("kernel_limit", "cuBLAS: execution failed (ValueError: the step failed)")
 
 
@@ -297,19 +297,19 @@ def test_hidden_or_unrelated_handled_exception_does_not_count():
         RuntimeError("expected scalar type Half but found Float"),
     )
 
-    assert of_exception(raised_while_handling(full, ValueError("mine"), hides=True), FIRST).kind == "error"
-    assert of_exception(raised_while_handling(no_kernel, ValueError("mine")), FIRST).kind == "error"
+    assert exception_failure(raised_while_handling(full, ValueError("mine"), hides=True), FIRST).kind == "error"
+    assert exception_failure(raised_while_handling(no_kernel, ValueError("mine")), FIRST).kind == "error"
 
 
 def test_a_chain_of_exceptions_that_leads_back_to_its_first_ends():
     first, second = ValueError("first"), ValueError("second")
     first.__cause__, second.__cause__ = second, first
 
-    assert of_exception(first, FIRST).kind == "error"
+    assert exception_failure(first, FIRST).kind == "error"
 
 
 def test_host_memory_error_names_the_host():
-    failure = of_exception(MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY)
+    failure = exception_failure(MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY)
 
     assert failure.message == ("the host's memory ran out (MemoryError: Unable to allocate 3.00 GiB for an array)")
     assert for_want_of_memory(failure)
@@ -319,7 +319,7 @@ def test_exception_raised_from_out_of_memory_is_out_of_memory():
     error = ValueError("the third layer failed")
     error.__cause__ = RuntimeError(CUDA_OOM.format("20.00 MiB"))
 
-    failure = of_exception(error, FIRST)
+    failure = exception_failure(error, FIRST)
 
     assert (failure.kind, failure.message) == ("out_of_memory", "ValueError: the third layer failed")
 
@@ -328,21 +328,21 @@ def test_recognized_exception_is_not_classified_by_its_cause():
     error = RuntimeError(CUDA_OOM.format("20.00 MiB"))
     error.__cause__ = RuntimeError(ILLEGAL)
 
-    assert of_exception(error, FIRST).kind == "out_of_memory"
+    assert exception_failure(error, FIRST).kind == "out_of_memory"
 
 
 def test_torch_out_of_memory_type_is_memory_with_any_message():
     torchs = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
     of_anybody = type("OutOfMemoryError", (RuntimeError,), {"__module__": "mine"})
 
-    assert of_exception(torchs("full"), FIRST).kind == "out_of_memory"
-    assert of_exception(type("Derived", (torchs,), {})("full"), FIRST).kind == "out_of_memory"
-    assert of_exception(of_anybody("full"), FIRST).kind == "error"
+    assert exception_failure(torchs("full"), FIRST).kind == "out_of_memory"
+    assert exception_failure(type("Derived", (torchs,), {})("full"), FIRST).kind == "out_of_memory"
+    assert exception_failure(of_anybody("full"), FIRST).kind == "error"
 
 
 def test_last_words_are_shown_if_present():
-    assert of_death(-9, "").message == "killed by SIGKILL"
-    assert of_death(-6, "abort").message == "killed by SIGABRT: abort"
+    assert death_failure(-9, "").message == "killed by SIGKILL"
+    assert death_failure(-6, "abort").message == "killed by SIGABRT: abort"
 
 
 @pytest.mark.parametrize(
@@ -358,7 +358,7 @@ def test_last_words_are_shown_if_present():
     ],
 )
 def test_death_without_answer_suspects_memory_only_with_a_reason(status, last_words, message, want):
-    failure = of_death(status, last_words)
+    failure = death_failure(status, last_words)
 
     assert failure.kind == "died"
     assert failure.message.startswith(message)
@@ -366,8 +366,8 @@ def test_death_without_answer_suspects_memory_only_with_a_reason(status, last_wo
 
 
 def test_process_killed_during_host_work_died_of_host_memory():
-    killed = of_death(-9, "", "made the inputs of batch 8 on the host")
-    aborted = of_death(-6, "abort", "made the inputs of batch 8 on the host")
+    killed = death_failure(-9, "", "made the inputs of batch 8 on the host")
+    aborted = death_failure(-6, "abort", "made the inputs of batch 8 on the host")
 
     assert (killed.kind, aborted.kind) == ("host_memory", "died")
     assert killed.message == "killed by SIGKILL while it made the inputs of batch 8 on the host"
@@ -375,7 +375,7 @@ def test_process_killed_during_host_work_died_of_host_memory():
 
 
 def test_silence_is_a_timeout_with_its_duration():
-    assert (of_silence(90).kind, of_silence(90).message) == ("timeout", "no answer within 90 s")
+    assert (silence_failure(90).kind, silence_failure(90).message) == ("timeout", "no answer within 90 s")
 
 
 def test_every_kind_has_a_line_of_advice():
@@ -387,13 +387,13 @@ def test_every_kind_has_a_line_of_advice():
 def test_any_text_has_a_kind_and_value_errors_stay_errors(text, batch_size, short, ceiling):
     circumstances = Circumstances(batch_size, None, ceiling, short)
 
-    assert of_exception(RuntimeError(text), circumstances).kind in ADVICE
-    assert of_exception(ValueError(text), circumstances).kind == "error"
+    assert exception_failure(RuntimeError(text), circumstances).kind in ADVICE
+    assert exception_failure(ValueError(text), circumstances).kind == "error"
 
 
 @given(number=st.decimals(0, 10**30, allow_nan=False), unit=st.sampled_from(["bytes", "MiB", "GiB", "EiB"]))
 def test_no_size_of_a_request_is_misread_as_another_kind_of_failure(number, unit):
-    failure = of_exception(RuntimeError(CUDA_OOM.format(f"{number:f} {unit}")), LARGER)
+    failure = exception_failure(RuntimeError(CUDA_OOM.format(f"{number:f} {unit}")), LARGER)
 
     assert failure.kind in ("out_of_memory", "index_limit")
 
@@ -408,30 +408,30 @@ def raised_by(source: str, path: str) -> BaseException:
 
 
 def test_traceback_begins_in_user_code_and_is_empty_for_memory():
-    own = of_exception(raised_by("def layer():\n    raise ValueError('mine')\nlayer()", "/home/u/model.py"), FIRST)
+    own = exception_failure(raised_by("def layer():\n    raise ValueError('mine')\nlayer()", "/home/u/model.py"), FIRST)
     ours = raised_by("raise ValueError('ours')", failures.__file__)
     ours.__traceback__ = ours.__traceback__.tb_next
-    full = of_exception(raised_by("raise MemoryError", "/home/u/model.py"), FIRST)
+    full = exception_failure(raised_by("raise MemoryError", "/home/u/model.py"), FIRST)
 
     assert 'File "/home/u/model.py", line 2, in layer' in own.traceback
     assert "[...]" not in own.traceback
     assert own.traceback.endswith("ValueError: mine\n")
-    assert of_exception(ours, FIRST).traceback == ""
+    assert exception_failure(ours, FIRST).traceback == ""
     assert (full.kind, full.message, full.traceback) == ("out_of_memory", "MemoryError", "")
 
 
 def test_a_traceback_and_a_message_longer_than_anybody_reads_are_cut():
-    failure = of_exception(raised_by(f"raise ValueError('{'x' * 30_000}')", "/home/u/model.py"), FIRST)
+    failure = exception_failure(raised_by(f"raise ValueError('{'x' * 30_000}')", "/home/u/model.py"), FIRST)
 
     assert failure.message == f"ValueError: {'x' * 488} [...]"
     assert 20_000 <= len(failure.traceback) <= 20_010
     assert "\n[...]\n" in failure.traceback
-    assert in_short("x" * 500) == "x" * 500
-    assert in_short("x" * 501) == f"{'x' * 500} [...]"
+    assert cut_line("x" * 500) == "x" * 500
+    assert cut_line("x" * 501) == f"{'x' * 500} [...]"
 
 
 def test_failure_message_contains_no_terminal_escapes():
-    failure = of_exception(ValueError("red \x1b[31m\ud800 text\nmore"), FIRST)
+    failure = exception_failure(ValueError("red \x1b[31m\ud800 text\nmore"), FIRST)
 
     assert failure.message == "ValueError: red \\x1b[31m\\ud800 text"
     assert said(KeyError()) == "KeyError"
@@ -444,20 +444,20 @@ class Mute(ValueError):
 
 
 def test_unprintable_exception_is_shown_by_its_type():
-    assert (of_exception(Mute(), FIRST).kind, of_exception(Mute(), FIRST).message) == ("error", "Mute")
+    assert (exception_failure(Mute(), FIRST).kind, exception_failure(Mute(), FIRST).message) == ("error", "Mute")
 
 
 def test_step_impossible_in_mode_is_unsupported_with_first_line():
-    failure = of_exception(CannotRunSo("the step cannot be captured\nbecause"), FIRST)
+    failure = exception_failure(CannotRunSo("the step cannot be captured\nbecause"), FIRST)
 
     assert (failure.kind, failure.message) == ("unsupported", "the step cannot be captured")
 
 
 def test_a_process_that_closed_its_pipe_has_died():
-    assert of_misuse().kind == "died"
-    assert not for_want_of_memory(of_misuse())
-    assert for_want_of_memory(of_exception(MemoryError(), FIRST))
-    assert not for_want_of_memory(of_exception(ValueError("out of memory"), FIRST))
+    assert misuse_failure().kind == "died"
+    assert not for_want_of_memory(misuse_failure())
+    assert for_want_of_memory(exception_failure(MemoryError(), FIRST))
+    assert not for_want_of_memory(exception_failure(ValueError("out of memory"), FIRST))
 
 
 class OfTheCompiler(RuntimeError):
@@ -477,14 +477,14 @@ OfTheCompiler.__module__ = "torch._inductor.exc"
     ],
 )
 def test_compiler_error_is_memory_disk_or_unsupported(kind, text):
-    failure = of_exception(OfTheCompiler(text), FIRST)
+    failure = exception_failure(OfTheCompiler(text), FIRST)
 
     assert failure.kind == kind
     assert failure.traceback == ""
 
 
 def test_introductory_line_is_joined_with_the_next():
-    failure = of_exception(OfTheCompiler("backend='inductor' raised:\n  NoValidChoicesError: none"), FIRST)
+    failure = exception_failure(OfTheCompiler("backend='inductor' raised:\n  NoValidChoicesError: none"), FIRST)
 
     assert failure.message == "OfTheCompiler: backend='inductor' raised: NoValidChoicesError: none"
 
@@ -501,4 +501,4 @@ def test_capture_failure_is_classified_by_its_cause(kind, cause):
     error = CannotRunSo(f"RuntimeError: {cause}".splitlines()[0])
     error.__cause__ = cause
 
-    assert of_exception(error, FIRST).kind == kind
+    assert exception_failure(error, FIRST).kind == kind

@@ -11,7 +11,7 @@ from tputfind.errors import BadRecord
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.record import Record
-from tputfind.record.untrusted import indented
+from tputfind.record.untrusted import indent_json
 
 METHODS = record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json")
 PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
@@ -19,7 +19,7 @@ PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
 
 def edited(tmp_path, source, **fields):
     """Return the path of a copy with changed fields; fields unknown at the top go into the first cell's figures."""
-    held = json.loads(source.read_bytes() if source is not None else indented(FORECASTS))
+    held = json.loads(source.read_bytes() if source is not None else indent_json(FORECASTS))
     for name, value in fields.items():
         if name in held or name == "schema":
             held[name] = value
@@ -36,18 +36,18 @@ def test_clocks_file_round_trips_and_schema_1_has_no_method(path, kind, tmp_path
 
     assert isinstance(found, kind)
     assert (found.schema, found.method) == (1, None)
-    (tmp_path / "again.json").write_bytes(indented(found))
+    (tmp_path / "again.json").write_bytes(indent_json(found))
     assert files.load(tmp_path / "again.json") == found
 
 
 def test_forecasts_come_back_as_they_were(tmp_path):
-    (tmp_path / "forecast.json").write_bytes(indented(FORECASTS))
+    (tmp_path / "forecast.json").write_bytes(indent_json(FORECASTS))
 
     assert files.load(tmp_path / "forecast.json") == FORECASTS
 
 
 def test_forecast_file_of_schema_1_loads_without_memory_split(tmp_path):
-    earlier = msgspec.json.decode(indented(FORECASTS))
+    earlier = msgspec.json.decode(indent_json(FORECASTS))
     earlier["schema"] = 1
     del earlier["variants"], earlier["cards"][0]["split"]
     (tmp_path / "forecast.json").write_bytes(msgspec.json.encode(earlier))

@@ -23,13 +23,13 @@ from support.shown import markdown_of
 import tputfind
 from tputfind.commands import main
 from tputfind.errors import BadRecord
-from tputfind.record.record import Record, from_json
+from tputfind.record.record import Record, decode_record
 from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.report import snippet
 from tputfind.report.document import Code, Document, Sentences
 from tputfind.report.renderers.csv import spreadsheet_text
-from tputfind.report.renderers.markdown import to_markdown
-from tputfind.units import echoed, printable
+from tputfind.report.renderers.markdown import render_markdown
+from tputfind.units import echo, printable
 
 ESCAPES = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\", "\r\b\x9b2J", "\u202e\u200b\u2028", "\x00\x7f\n\t"
 DOCUMENTED = {0, 1, 2, 6}
@@ -192,7 +192,7 @@ def invoked(command: str, data: bytes) -> tuple[int, str, list[bytes]]:
 
 def assert_harmless(text: str) -> None:
     bad = {sign for sign in text if not (sign.isprintable() or sign == "\n")}
-    assert not bad, [echoed(sign) for sign in bad]
+    assert not bad, [echo(sign) for sign in bad]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -238,7 +238,7 @@ def test_no_sign_of_any_text_in_a_record_acts_on_a_terminal(command):
 @given(st.sampled_from(STRINGS), st.sampled_from(ESCAPES) | st.text(max_size=5))
 def test_a_record_with_any_text_at_any_place_is_clean_or_refused(place, text):
     try:
-        record = from_json(json.dumps(put(place, text)).encode(), "x.json")
+        record = decode_record(json.dumps(put(place, text)).encode(), "x.json")
     except BadRecord as refusal:
         assert refusal.message.isprintable()
         return
@@ -264,7 +264,7 @@ def test_odd_value_in_unknown_field_hides_no_escape_elsewhere(odd):
     data = json.dumps(record).encode()[:-1] + b', "extra": ' + odd + b"}"
 
     with pytest.raises(BadRecord) as refused:
-        from_json(data, "x.json")
+        decode_record(data, "x.json")
     assert refused.value.message.isprintable()
     assert "Expected" not in refused.value.message
 
@@ -299,7 +299,7 @@ def test_json_that_can_be_shown_is_the_same_bytes():
 )
 def test_wrong_field_is_named_with_its_value_and_accepted_values(record, expected):
     with pytest.raises(BadRecord) as refused:
-        from_json(json.dumps(record).encode(), "x.json")
+        decode_record(json.dumps(record).encode(), "x.json")
 
     assert refused.value.message.startswith("x.json is not a tputfind record: ")
     assert expected in refused.value.message
@@ -348,7 +348,7 @@ def test_a_formula_in_a_record_is_text_in_every_csv(tmp_path):
 
 def test_markdown_of_others_makes_no_html_no_link_and_no_code():
     lines = ("a <script>", "[x](javascript:y) `z` ![p](q)")
-    written = to_markdown(Document(sections=(Sentences(lines), Code(("a[0] < b",), "python"), Sentences(("<b>",)))))
+    written = render_markdown(Document(sections=(Sentences(lines), Code(("a[0] < b",), "python"), Sentences(("<b>",)))))
 
     assert written.decode() == (
         "- a &lt;script>\n- \\[x\\](javascript:y) \\`z\\` !\\[p\\](q)\n\n```python\na[0] < b\n```\n\n- &lt;b>\n"
@@ -358,7 +358,7 @@ def test_markdown_of_others_makes_no_html_no_link_and_no_code():
 @given(st.text("\\`[]()<!ab", max_size=12))
 def test_no_backslash_of_others_undoes_that_of_ours_in_markdown(text):
     """CommonMark: an even number of backslashes before a sign leaves it active."""
-    written = to_markdown(Document(sections=(Sentences((text,)),))).decode()
+    written = render_markdown(Document(sections=(Sentences((text,)),))).decode()
 
     for found in re.finditer(r"(\\*)[`\[\]]", written):
         assert len(found[1]) % 2 == 1, written
@@ -369,7 +369,7 @@ def test_no_backslash_of_others_undoes_that_of_ours_in_markdown(text):
 def test_markdown_cell_stays_one_cell_on_one_line(text):
     record = put(("environment", "device_name"), text)
     record["notices"][0]["kind"] = text
-    records = [from_json(json.dumps(one).encode(), "x.json") for one in (record, healthy())]
+    records = [decode_record(json.dumps(one).encode(), "x.json") for one in (record, healthy())]
     lines = [line for line in markdown_of(records).decode().splitlines() if line.startswith("|")]
     heads = [place for place, line in enumerate(lines) if line.startswith(("| batch", "| record"))]
     tables = [lines[start:end] for start, end in zip(heads, [*heads[1:], None], strict=True)]
@@ -393,7 +393,7 @@ def test_copied_code_calls_no_foreign_names(model, dtype):
     record = put(("environment", "device"), 'cpu"); evil(); ("')
     record["spec"] |= {"model": model + '"); evil(); ("', "weights": '"); evil(); ("', "dtype": dtype}
     record["input_shape"] = "evil(), 3"
-    code = "\n".join(snippet.lines(from_json(json.dumps(record).encode(), "x.json"), 2))
+    code = "\n".join(snippet.lines(decode_record(json.dumps(record).encode(), "x.json"), 2))
 
     assert "evil" in code
     assert not {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)} & {"evil"}
@@ -427,5 +427,5 @@ def test_loading_a_clocks_file_as_record_names_clocks():
 def test_an_honest_record_is_read_as_it_was_written():
     record = example()
 
-    assert from_json(record.to_json(), "x.json") == record
-    assert isinstance(from_json(json.dumps(copy.deepcopy(healthy())).encode(), "x.json"), Record)
+    assert decode_record(record.to_json(), "x.json") == record
+    assert isinstance(decode_record(json.dumps(copy.deepcopy(healthy())).encode(), "x.json"), Record)

@@ -20,8 +20,8 @@ from tputfind.record.record import (
     Row,
     Timing,
     Trial,
-    from_json,
-    merged,
+    decode_record,
+    merge_rows,
 )
 from tputfind.record.spec import Spec
 from tputfind.record.types import METHOD
@@ -82,7 +82,7 @@ RECORDS = st.builds(
 
 @given(RECORDS)
 def test_a_record_comes_back_from_json_as_it_was(record):
-    assert from_json(record.to_json(), "test") == record
+    assert decode_record(record.to_json(), "test") == record
 
 
 def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
@@ -171,7 +171,7 @@ def test_the_trace_of_a_trial_comes_back_as_its_events():
 def test_an_old_record_that_is_written_again_keeps_its_samples(name):
     record = tputfind.load_record(GOLDEN / name)
 
-    assert from_json(record.to_json(), "again") == record
+    assert decode_record(record.to_json(), "again") == record
 
 
 @pytest.mark.parametrize("rows", [None, 7, [3], ["row"], [{"device_ms": 5}]])
@@ -179,19 +179,19 @@ def test_old_record_with_malformed_rows_is_refused(rows):
     edited = json.loads((GOLDEN / "schema-5.json").read_bytes()) | {"rows": rows}
 
     with pytest.raises(BadRecord, match="is not a tputfind record"):
-        from_json(json.dumps(edited).encode(), "edited.json")
+        decode_record(json.dumps(edited).encode(), "edited.json")
 
 
 def test_merged_row_holds_timings_of_both_processes():
     first = row(4, 5.0)
     later = replace(row(4, 6.0, batches=50), peak_reserved_bytes=2**30, memory_of_others_bytes=7)
-    both = merged(first, later)
+    both = merge_rows(first, later)
 
     assert both.timings == (*first.timings, *later.timings)
     assert both.samples_per_s == pytest.approx(4 * 150 / (100 * 5.0 + 50 * 6.0) * 1000)
     assert (both.peak_reserved_bytes, both.memory_of_others_bytes, both.seconds) == (2**30, 7, 3.0)
     assert both.output == first.output
-    assert merged(replace(first, output=None), later).output == later.output
+    assert merge_rows(replace(first, output=None), later).output == later.output
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_merged_row_holds_timings_of_both_processes():
 )
 def test_non_record_is_refused_in_one_line(data, said):
     with pytest.raises(BadRecord) as refused:
-        from_json(data, "edited.json")
+        decode_record(data, "edited.json")
 
     assert refused.value.message == f"edited.json is not a tputfind record: {said}"
 
@@ -229,7 +229,7 @@ def test_invalid_record_value_is_named_with_accepted_values(place, value, said):
     holder[place[-1]] = value
 
     with pytest.raises(BadRecord) as refused:
-        from_json(json.dumps(edited).encode(), "edited.json")
+        decode_record(json.dumps(edited).encode(), "edited.json")
 
     where = f"{place[0]}[0].{place[2]}" if len(place) == 3 else ".".join(place)
     assert refused.value.message == f"edited.json is not a tputfind record: {where} is {said}"
@@ -254,12 +254,12 @@ def test_invalid_record_value_is_named_with_accepted_values(place, value, said):
 def test_merged_row_keeps_larger_peak_and_adds_retries_and_seconds(field, one, other, both):
     first, later = (replace(row(4, 5.0), **{field: value}) for value in (one, other))
 
-    assert getattr(merged(first, later), field) == both
+    assert getattr(merge_rows(first, later), field) == both
 
 
 def test_row_with_failed_later_process_has_failed_without_throughput():
     failure = Failure(kind="died", message="killed by SIGKILL")
-    both = merged(row(4, 5.0), Row(batch_size=4, failure=failure))
+    both = merge_rows(row(4, 5.0), Row(batch_size=4, failure=failure))
 
     assert (both.status, both.samples_per_s, len(both.timings)) == ("died", None, 1)
 
@@ -274,7 +274,7 @@ def test_record_of_newer_schema_is_refused_with_the_reason():
     newer = replace(example(), schema=SCHEMA + 1)
 
     with pytest.raises(BadRecord, match=f"schema {SCHEMA + 1}, and this version reads up to {SCHEMA}"):
-        from_json(newer.to_json(), "newer.json")
+        decode_record(newer.to_json(), "newer.json")
 
 
 @pytest.mark.parametrize("schema", [OLDEST_SCHEMA - 1, 1, 0, -1])
@@ -282,7 +282,7 @@ def test_record_older_than_first_release_is_refused_with_advice(schema):
     older = replace(example(), schema=schema)
 
     with pytest.raises(BadRecord) as refused:
-        from_json(older.to_json(), "old.json")
+        decode_record(older.to_json(), "old.json")
     assert refused.value.message == f"old.json has schema {schema}, and this version reads from {OLDEST_SCHEMA} on"
     assert refused.value.hint == "measure anew: an early version wrote it"
 
@@ -290,20 +290,20 @@ def test_record_older_than_first_release_is_refused_with_advice(schema):
 @given(st.integers(0, len(example().to_json()) - 2))
 def test_a_truncated_record_is_refused(length):
     with pytest.raises(BadRecord, match="is not a tputfind record"):
-        from_json(example().to_json()[:length], "cut.json")
+        decode_record(example().to_json()[:length], "cut.json")
 
 
 @given(st.binary(max_size=50))
 def test_rubbish_is_refused(data):
     with pytest.raises(BadRecord):
-        from_json(data, "rubbish.json")
+        decode_record(data, "rubbish.json")
 
 
 def test_a_field_of_the_wrong_type_is_refused_and_named():
     edited = example().to_json().replace(b'"batch_size": 5', b'"batch_size": "five"')
 
     with pytest.raises(BadRecord, match=r"batch_size"):
-        from_json(edited, "edited.json")
+        decode_record(edited, "edited.json")
 
 
 def test_a_missing_file_is_refused(tmp_path):

@@ -39,7 +39,7 @@ def break_(monkeypatch):
     [
         (records, "rows_table", "| batch |"),
         (text, "summary", "- Fastest batch:"),
-        (notices, "to_read", "Notices:"),
+        (notices, "shown_notices", "Notices:"),
         (fleet, "documents", ""),
     ],
 )
@@ -58,13 +58,13 @@ def test_defect_in_record_section_leaves_other_sections_and_forms(break_, home, 
 
 
 @pytest.mark.parametrize(
-    ("home", "name"), [(page, "rows_table"), (page, "facts"), (notices, "to_read"), (page, "groups")]
+    ("home", "name"), [(page, "rows_table"), (page, "facts"), (notices, "shown_notices"), (page, "groups")]
 )
 def test_defect_in_a_part_of_the_page_leaves_the_others(break_, home, name):
     parts = page_of([example()]).count(b"<h2")
     break_(home, name)
     if home is notices:
-        break_(page, "to_read")
+        break_(page, "shown_notices")
 
     made = page_of([example()])
 
@@ -129,7 +129,7 @@ def test_defect_in_view_ends_run_with_one_line_after_saving(break_, tmp_path, mo
     record = example()
     place = files.RecordFile(tmp_path, "record")
     place.save(record)
-    monkeypatch.setattr(run, "_measured", lambda _: iter([Measured(record, place)]))
+    monkeypatch.setattr(run, "_measure", lambda _: iter([Measured(record, place)]))
     break_(text, "title")
     places = tuple(tmp_path / name for name in ("a.json", "a.csv"))
     request = run.Request(Job([record.spec], tmp_path, "tputfind"), check_places(Places(tmp_path, places)))
@@ -163,7 +163,7 @@ def test_failing_renderer_is_reported_in_one_line(break_, tmp_path, capsys):
     given = {"records": [tmp_path / "a.json"], "slo": None, "percentile": None, "overwrite": False}
     from tputfind.report.renderers import terminal
 
-    break_(terminal, "fitted")
+    break_(terminal, "fit_table")
     code = report.main({**given, "save": (tmp_path / "a.md",)}, show_traceback=False)
 
     said = capsys.readouterr()

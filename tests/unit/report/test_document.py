@@ -12,7 +12,7 @@ from rich.console import Console
 from support.records import FORECASTS, example
 
 from tputfind.record.record import Notice
-from tputfind.record.untrusted import indented
+from tputfind.record.untrusted import indent_json
 from tputfind.report.document import (
     Answers,
     Cell,
@@ -29,9 +29,9 @@ from tputfind.report.document import (
     without_blanks,
 )
 from tputfind.report.outputs import ENDINGS, forms
-from tputfind.report.renderers.csv import to_csv
-from tputfind.report.renderers.html import to_html
-from tputfind.report.renderers.markdown import to_markdown
+from tputfind.report.renderers.csv import render_csv
+from tputfind.report.renderers.html import render_html
+from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import forecast, records
 
@@ -101,7 +101,7 @@ def test_terminal_of_any_width_keeps_each_row_on_one_line(name, width):
 
 
 def test_markdown_has_the_same_blocks_without_bars():
-    assert to_markdown(sample()).decode() == (
+    assert render_markdown(sample()).decode() == (
         "in ms\n\n**rows**\n\n"
         "| model    | p99 ms | samples/s |\n"
         "|----------|--------|-----------|\n"
@@ -113,18 +113,18 @@ def test_markdown_has_the_same_blocks_without_bars():
 
 
 def test_markdown_makes_no_html_link_or_code_of_a_name():
-    (line,) = [line for line in to_markdown(sample(HOSTILE, 1)).decode().splitlines() if "script" in line]
+    (line,) = [line for line in render_markdown(sample(HOSTILE, 1)).decode().splitlines() if "script" in line]
 
     assert line.startswith(r"| =a\|b\`c\[d\](e)&lt;script>")
 
 
-@pytest.mark.parametrize("make", [shown, lambda document: to_markdown(document).decode()])
+@pytest.mark.parametrize("make", [shown, lambda document: render_markdown(document).decode()])
 def test_title_of_a_collection_is_left_to_the_page(make):
     both = Document(title="two results", sections=(sample(), sample()))
 
     assert "two results" not in make(both)
     assert make(both).count("a result") == 2
-    assert b"<h1>two results</h1>" in to_html(both)
+    assert b"<h1>two results</h1>" in render_html(both)
 
 
 class Headings(HTMLParser):
@@ -146,7 +146,7 @@ class Headings(HTMLParser):
 
 
 def test_page_nests_its_headings_and_escapes_names():
-    page = to_html(Document(title=HOSTILE, sections=(sample(HOSTILE), sample())))
+    page = render_html(Document(title=HOSTILE, sections=(sample(HOSTILE), sample())))
     read = Headings(page)
 
     assert not read.open
@@ -156,14 +156,14 @@ def test_page_nests_its_headings_and_escapes_names():
 
 
 def test_untitled_table_region_is_named_by_title_and_first_heading():
-    page = to_html(forecast.document(FORECASTS)).decode()
+    page = render_html(forecast.document(FORECASTS)).decode()
 
     assert 'aria-label="resnet50 fp32 nchw: forecast, not measured, memory"' in page
     assert "<caption>" not in page
 
 
 def test_page_has_row_headings_under_a_first_column_without_name():
-    page = to_html(Document(title="t", sections=(table((Column("", "text"), Column("x")), [("plan", count(3))]),)))
+    page = render_html(Document(title="t", sections=(table((Column("", "text"), Column("x")), [("plan", count(3))]),)))
 
     assert b'<th scope="row">plan</th><td class="n">3</td>' in page
     assert b'<button type="button"></button>' not in page
@@ -172,7 +172,7 @@ def test_page_has_row_headings_under_a_first_column_without_name():
 def test_csv_has_six_digits_keeps_whole_numbers_and_leaves_the_unknown_empty():
     lines = [{"name": HOSTILE, "rate": 1 / 3, "size": 123456789, "late": float("inf"), "ok": True}, {}]
 
-    assert to_csv(data_table(("name", "rate", "size", "late", "ok"), lines)).decode() == (
+    assert render_csv(data_table(("name", "rate", "size", "late", "ok"), lines)).decode() == (
         f"name,rate,size,late,ok\n'{HOSTILE},0.333333,123456789,,True\n,,,,\n"
     )
 
@@ -183,7 +183,7 @@ def test_forms_are_the_forms_of_the_document():
     assert list(forms(records.document([example()]))) == list(ENDINGS)
     assert list(forms(records.document([example(), example()]))) == list(ENDINGS[1:])
     assert "svg" not in forms(records.document([replace(example(), rows=())]))
-    assert forms(forecast.document(FORECASTS))["json"]() == indented(FORECASTS)
+    assert forms(forecast.document(FORECASTS))["json"]() == indent_json(FORECASTS)
 
 
 def test_columns_without_content_are_left_out_unless_they_are_to_be_kept():

@@ -53,7 +53,7 @@ def test_stored_record_has_one_line_per_row_and_short_notices_and_answers(path, 
 
     check_rows([record], width)
     if width == 80:
-        whole(notice for notice in notices.to_read(record) if notice not in record.caveats)
+        whole(notice for notice in notices.shown_notices(record) if notice not in record.caveats)
         for label, answer in text.summary(record):
             assert len(broken(answer, 65)) <= 2, label
 

@@ -253,8 +253,8 @@ def test_an_interruption_keeps_the_records_that_had_arrived():
     there = [node(1), node(2)]
 
     class Interrupted(SimulatedCluster):
-        def ended(self, timeout_s):
-            ends = super().ended(timeout_s)
+        def poll_ends(self, timeout_s):
+            ends = super().poll_ends(timeout_s)
             if self.now_s > 20:
                 request = msgspec.json.decode(self._asked[1][1], type=jobs.Request)
                 record = msgspec.structs.replace(record_of(request, there[1]), finished=None)
@@ -275,10 +275,10 @@ def test_interrupted_jobs_have_a_moment_for_their_last_words():
     there = [node(1)]
 
     class Interrupted(SimulatedCluster):
-        def ended(self, timeout_s):
+        def poll_ends(self, timeout_s):
             if self.now_s > 20:
                 raise KeyboardInterrupt
-            return super().ended(timeout_s)
+            return super().poll_ends(timeout_s)
 
         def words(self):
             words = list(super().words())
@@ -304,11 +304,11 @@ def test_interruption_keeps_ended_jobs_not_yet_collected():
     class Interrupted(SimulatedCluster):
         once = True
 
-        def ended(self, timeout_s):
+        def poll_ends(self, timeout_s):
             if self.once and self.now_s >= 10:
                 self.once = False
                 raise KeyboardInterrupt
-            return super().ended(timeout_s)
+            return super().poll_ends(timeout_s)
 
     came = follow(some_jobs(there, 3), Interrupted(there, lambda *_: 10.0))
 
@@ -320,7 +320,7 @@ def test_an_interruption_before_anything_came_is_one():
     there = [node(1)]
 
     class Interrupted(SimulatedCluster):
-        def ended(self, _timeout_s):
+        def poll_ends(self, _timeout_s):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

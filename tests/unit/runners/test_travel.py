@@ -3,7 +3,7 @@
 import pytest
 
 from tputfind.record.spec import Spec
-from tputfind.runners.cluster import packed
+from tputfind.runners.cluster import stage_files
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def here(tmp_path, monkeypatch):
 def sent(tmp_path, spec):
     away = tmp_path / "away"
     away.mkdir()
-    there = packed(spec, away)
+    there = stage_files(spec, away)
     return there, sorted(str(path.relative_to(away)) for path in away.rglob("*") if path.is_file())
 
 

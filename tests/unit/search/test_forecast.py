@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from support.searches import SEARCHES
 
 from tputfind.record.record import Failure, Trial
-from tputfind.record.trace import Event, Trace, packed
+from tputfind.record.trace import Event, Trace, pack_events
 from tputfind.search.edge import _Search, find_edge
 from tputfind.search.forecast import (
     Known,
@@ -276,7 +276,7 @@ def requesting(batch_size, sizes, *, fixed=(), complete=True):
         capped=False,
         expandable=False,
         complete=complete,
-        packed=packed([Event("allocate", size) for size in (*fixed, *sizes)]),
+        packed=pack_events([Event("allocate", size) for size in (*fixed, *sizes)]),
     )
 
 
@@ -401,7 +401,7 @@ def traced(batch_size, per_sample_mib, device_mib, *, has_mib=None):
         capped=False,
         expandable=False,
         complete=fits,
-        packed=packed([Event("outside", 0), Event("allocate" if fits else "refused", peak_mib * MIB)]),
+        packed=pack_events([Event("outside", 0), Event("allocate" if fits else "refused", peak_mib * MIB)]),
     )
     failure = None if fits else Failure(kind="out_of_memory", message="")
     return Trial(batch_size=batch_size, peak_reserved_bytes=peak_mib * MIB, trace=trace, failure=failure)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.folders import GOLDEN
 
-from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
+from tputfind.record.trace import MOST_EVENTS, Event, Trace, pack_events
 from tputfind.search.edge import find_edge
 from tputfind.search.replay import Forecast, Memory, Program, Replay, readable, right_about
 
@@ -46,7 +46,7 @@ def trace(*events: tuple[str, int], batch_size: int = 10, fixed: int = 0, comple
         capped=False,
         expandable=True,
         complete=complete,
-        packed=packed([Event(*event) for event in events]),
+        packed=pack_events([Event(*event) for event in events]),
     )
 
 
@@ -351,7 +351,7 @@ def test_a_trace_is_the_same_after_it_was_written(events):
 @given(st.binary())
 @example(b"")
 @example(zlib.compress(b"no number"))
-@example(packed([Event("allocate", 512)])[:-1])
+@example(pack_events([Event("allocate", 512)])[:-1])
 def test_bytes_that_are_no_events_are_no_trace(garbage):
     damaged = replace(trace(("allocate", 512)), packed=garbage)
 
@@ -368,8 +368,8 @@ def test_the_same_steps_again_and_again_take_few_bytes():
         steps += [Event("allocate", 512 * (number % 100)), Event("release", number)]
 
     assert list(trace(*steps).events()) == steps
-    assert len(packed(steps)) < len(steps) / 10
-    assert len(packed(steps)) < 4 * len(packed(steps[:200]))
+    assert len(pack_events(steps)) < len(steps) / 10
+    assert len(pack_events(steps)) < 4 * len(pack_events(steps[:200]))
 
 
 def test_overlong_trace_is_not_unpacked():

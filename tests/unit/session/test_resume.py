@@ -12,7 +12,7 @@ from tputfind.processes.messages import Inspection
 from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.record import SCHEMA, Failure, Row, Trial
-from tputfind.record.spec import Spec, as_found
+from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.types import METHOD
 from tputfind.session.resume import check_file, check_same, check_spec, without_accidents
 
@@ -246,6 +246,6 @@ def test_a_file_that_was_changed_is_refused_before_it_is_run(tmp_path, monkeypat
 
 @pytest.mark.parametrize(("asked", "expected"), [(1, 4), (6, 6)])
 def test_resumed_run_keeps_detected_properties_unless_granularity_is_given(asked, expected):
-    found = as_found(spec_with(granularity=asked), spec_with(grad_mode="no_grad", granularity=4))
+    found = apply_findings(spec_with(granularity=asked), spec_with(grad_mode="no_grad", granularity=4))
 
     assert (found.grad_mode, found.granularity) == ("no_grad", expected)

@@ -151,7 +151,7 @@ class Timer:
         return 0
 
     def time_batches(self, batch_sizes, number, planned, passed, taken):
-        assert planned == stopping.of_process(self._spec, number)
+        assert planned == stopping.process_plan(self._spec, number)
         self.asked.append((number, tuple(batch_sizes)))
         for place, size in enumerate(batch_sizes):
             if self._fails(number, size, place == 0):
@@ -482,7 +482,7 @@ def iter_closed(trial):
 class TimerOfOne(Timer):
     """The runner of one of several devices, which is its own."""
 
-    def on_one_device(self):
+    def single_device_runner(self):
         return self
 
 

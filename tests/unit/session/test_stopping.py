@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import throughput_interval
-from tputfind.record.record import Edge, Failure, Row, Timing, merged
+from tputfind.record.record import Edge, Failure, Row, Timing, merge_rows
 from tputfind.record.spec import MOST_PROCESSES, PROCESSES, Spec
 from tputfind.session import stopping
 
@@ -28,7 +28,7 @@ def process(step_ms: float, batches: int = 5, *, seconds: float = 0.5, enqueue_s
 def row_of(*processes: Row, batch_size: int = 4) -> Row:
     whole, *others = processes
     for other in others:
-        whole = merged(whole, other)
+        whole = merge_rows(whole, other)
     return replace(whole, batch_size=batch_size)
 
 
@@ -53,7 +53,7 @@ def test_row_with_max_noise_ends_within_its_seconds(steps_ms, seconds):
     for step_ms in steps_ms[1:]:
         if stopping.ended_by(NARROW, row) is not None:
             break
-        row = merged(row, process(step_ms, seconds=seconds))
+        row = merge_rows(row, process(step_ms, seconds=seconds))
 
     assert stopping.ended_by(NARROW, row) in ("known", "time")
     assert len(row.timings) >= 3
@@ -115,7 +115,7 @@ def test_two_processes_do_not_suffice_under_exact_options_or_slo(asked):
 
 
 def test_the_processes_of_a_row_share_four_seconds():
-    assert stopping.of_process(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
+    assert stopping.process_plan(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
 
 
 def test_row_continues_within_its_seconds_only_with_max_noise():
@@ -160,7 +160,7 @@ def test_a_row_that_failed_takes_no_further_process():
 @given(st.integers(1, 10), st.integers(1, 1000) | st.none(), st.booleans())
 def test_processes_of_a_row_divide_its_batches_and_seconds(processes, batches, thorough):
     spec = Spec(model="m", processes=processes, batches=batches, thorough=thorough and batches is None)
-    plans = [stopping.of_process(spec, number) for number in range(processes)]
+    plans = [stopping.process_plan(spec, number) for number in range(processes)]
 
     assert sum(each.max_seconds for each in plans) == pytest.approx(stopping.row_seconds(spec))
     assert all(each.batches >= each.least_batches >= 1 for each in plans)
@@ -178,8 +178,8 @@ def test_processes_of_a_row_divide_its_batches_and_seconds(processes, batches, t
 def test_a_percentile_that_a_target_is_set_for_takes_all_its_latencies():
     spec = Spec(model="m", slo_ms=10.0, percentile=99.9)
 
-    assert sum(stopping.of_process(spec, number).latency_batches for number in range(3)) == 1000
-    assert stopping.of_process(spec, 0).every_latency
+    assert sum(stopping.process_plan(spec, number).latency_batches for number in range(3)) == 1000
+    assert stopping.process_plan(spec, 0).every_latency
 
 
 def rows_of(**counts: int) -> list[Row]:
@@ -220,7 +220,7 @@ def test_only_rows_that_answers_rest_on_are_timed_again(budget_s):
     rows = [*once[:2], *full[2:5], once[5]]
     assert stopping.next_round(asked, rows, sizes, edge) == (0, [])
     ends = ["beside", "beside", None, None, None, "beside"]  # the other rows already had their end
-    assert [row.ended_by for row in stopping.ended(asked, rows, edge)] == ends
+    assert [row.ended_by for row in stopping.end_rows(asked, rows, edge)] == ends
 
 
 @pytest.mark.parametrize("asked", EXACT, ids=str)
@@ -294,12 +294,12 @@ def test_rounds_end_with_as_many_processes_as_the_answers_need(rows_made, second
             if rng.random() < 0.05:
                 made = Row(batch_size=4, failure=Failure(kind="died", message="it died"))
             made = replace(made, batch_size=size)
-            rows[size] = merged(rows[size], made) if size in rows else made
+            rows[size] = merge_rows(rows[size], made) if size in rows else made
 
     assert not wanted
     assert sorted(rows) == sizes
     deciding = stopping.deciding(spec, in_order, edge)
-    for row in stopping.ended(spec, in_order, edge):
+    for row in stopping.end_rows(spec, in_order, edge):
         if row.failure is None:
             assert (len(row.timings) == 1) is (row.batch_size not in decided)
             assert row.batch_size not in deciding or len(row.timings) >= (3 if stopping.is_exact(spec) else 2)

@@ -9,7 +9,7 @@ from tputfind.errors import BadRequest
 from tputfind.sizing.calibration.logs import log_of, notices_of_logs
 from tputfind.sizing.calibration.overheads import Log
 from tputfind.sizing.engine.service_times import service_times_of
-from tputfind.sizing.planner.plan import answers, calibration_of, with_estimate
+from tputfind.sizing.planner.plan import add_estimate, answers, calibration_of
 from tputfind.sizing.planner.question import read_demand
 
 CAP = 32
@@ -113,12 +113,12 @@ def test_times_in_milliseconds_are_refused_as_too_light_a_load(record):
 def test_transit_time_is_subtracted_from_target_with_network(record):
     logs = [log(record, HALF, 3000, 2, batches=True)]
     found = calibration_of(record, asked(), logs)
-    demand = with_estimate(asked(network="3ms"), found.estimate)
+    demand = add_estimate(asked(network="3ms"), found.estimate)
 
     assert demand.network_ms == pytest.approx(3 + found.observed.beside.value_ms)
     assert demand.overhead_per_batch_ms == found.observed.per_batch.value_ms
     with pytest.raises(BadRequest, match="leave nothing of --slo 5 ms"):
-        with_estimate(asked(network="4.5ms", slo="5ms"), found.estimate)
+        add_estimate(asked(network="4.5ms", slo="5ms"), found.estimate)
 
 
 def test_plan_uses_logged_overheads_and_its_range_their_uncertainty(record):

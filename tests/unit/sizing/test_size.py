@@ -193,7 +193,7 @@ def test_a_delay_longer_than_the_target_leaves_batches_of_one():
 
 
 def test_answers_sent_one_by_one_limit_the_throughput():
-    found = plan(record(), wanted(3500, 60.0).with_overheads(Overheads(per_answer_ms=1.0)))
+    found = plan(record(), wanted(3500, 60.0).replace_overheads(Overheads(per_answer_ms=1.0)))
 
     assert found.outcome.devices >= 4
     assert found.outcome.utilization < 1

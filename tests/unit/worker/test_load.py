@@ -104,7 +104,7 @@ def test_loading_in_first_step_is_a_pause_and_rest_is_work(clock):
     row(load, clock, pause_s=5, work_s=8)
     load.begin()
     clock.now_s += 1.2
-    load.rested(0.5)
+    load.add_pause(0.5)
 
     assert load.seconds() == pytest.approx(1 - 0.7)
 
@@ -115,7 +115,7 @@ def test_loading_for_longer_is_a_rest(clock):
     clock.now_s += 0.5
     load.begin()
     clock.now_s += 3.2
-    load.rested(2.6)
+    load.add_pause(2.6)
 
     assert load.seconds() == pytest.approx(3 - 0.6)
 

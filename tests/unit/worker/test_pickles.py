@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tputfind.errors import UnknownModel
-from tputfind.worker.models.pickles import Pickled, check_not_pickled, pickled_in
+from tputfind.worker.models.pickles import Pickled, pickled_in, refuse_pickle
 
 NET = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
 FORMATS = ({}, {"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4})
@@ -56,7 +56,7 @@ def test_pickled_in_other_object_names_its_content(tmp_path, held, name):
 
     assert pickled_in(tmp_path / "odd.pt") == Pickled("other", name)
     with pytest.raises(UnknownModel, match="not a module"):
-        check_not_pickled(tmp_path / "odd.pt")
+        refuse_pickle(tmp_path / "odd.pt")
 
 
 def test_pickled_in_a_hostile_file_executes_no_code(tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_pickled_in_torchscript_and_other_files_is_none(tmp_path):
 
     for name in ("script", "text", "empty", "cut", "zip", "missing"):
         assert pickled_in(tmp_path / f"{name}.pt") is None
-        check_not_pickled(tmp_path / f"{name}.pt")
+        refuse_pickle(tmp_path / f"{name}.pt")
 
 
 @given(st.binary(max_size=200))
@@ -98,7 +98,7 @@ def lines_of(refused: UnknownModel) -> str:
 def test_the_lines_of_a_whole_module_make_a_factory_that_loads_it(tmp_path):
     torch.save(NET, tmp_path / "whole.pt")
     with pytest.raises(UnknownModel, match="runs code of whoever made it") as refused:
-        check_not_pickled(tmp_path / "whole.pt")
+        refuse_pickle(tmp_path / "whole.pt")
 
     made: dict[str, object] = {}
     exec(lines_of(refused.value), made)  # like a file with these lines
@@ -111,7 +111,7 @@ def test_the_lines_of_a_state_dict_make_a_factory_that_loads_it(tmp_path, monkey
     trained = nn.Linear(8, 8)
     torch.save(wrap(trained.state_dict()), tmp_path / "state.pt")
     with pytest.raises(UnknownModel, match="weights, without the module") as refused:
-        check_not_pickled(tmp_path / "state.pt")
+        refuse_pickle(tmp_path / "state.pt")
     (tmp_path / "YOUR_FILE.py").write_text(
         "import torch\nclass Net(torch.nn.Linear):\n    def __init__(self):\n        super().__init__(8, 8)\n"
     )
@@ -129,6 +129,6 @@ def test_a_module_of_a_script_is_to_be_saved_as_weights(tmp_path):
         archive.writestr("own/data.pkl", b"\x80\x02c__main__\nNet\n)\x81.")
 
     with pytest.raises(UnknownModel, match="of the class Net of a script") as refused:
-        check_not_pickled(path)
+        refuse_pickle(path)
 
     assert "state_dict()" in refused.value.hint

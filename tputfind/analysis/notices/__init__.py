@@ -3,30 +3,30 @@
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tputfind.analysis.notices.model import of_model
-from tputfind.analysis.notices.noise import folded, of_noise
+from tputfind.analysis.notices.model import model_notices
+from tputfind.analysis.notices.noise import merge_noise, noise_notices
 from tputfind.analysis.notices.run import (
     ADVICE,
     advice,
-    of_budget,
-    of_failures,
-    of_host_load,
-    of_others,
-    of_outputs,
-    of_search,
+    budget_notices,
+    failure_notices,
+    host_load_notices,
+    other_process_notices,
+    output_notices,
+    search_notices,
 )
 from tputfind.analysis.notices.timing import (
-    of_allocator,
-    of_breaks,
-    of_copies,
-    of_health,
-    of_hosts,
-    of_tests,
-    of_windows,
+    allocator_notices,
+    clock_test_notices,
+    copy_notices,
+    graph_break_notices,
+    health_notices,
+    host_bound_notices,
+    window_notices,
 )
 from tputfind.record.record import Notice, Record
 
-__all__ = ["ADVICE", "advice", "of", "to_read"]
+__all__ = ["ADVICE", "advice", "of", "shown_notices"]
 
 _FIRST: Final = (
     *("*_wrong_output", "cached", "inputs_written", "fell_back", "settings_*", "grad_mode", "granularity", "host_busy"),
@@ -52,23 +52,28 @@ def of(record: Record) -> tuple[Notice, ...]:
     timed = [row for row in record.rows if row.failure is None and row.timings]
     found = [
         *record.caveats,
-        *of_search(record),
-        *of_budget(record),
-        *of_others(record),
-        *of_tests(record),
-        *of_host_load(record, timed),
-        *of_failures(record),
-        *of_outputs(record, timed),
-        *of_model(record, timed),
+        *search_notices(record),
+        *budget_notices(record),
+        *other_process_notices(record),
+        *clock_test_notices(record),
+        *host_load_notices(record, timed),
+        *failure_notices(record),
+        *output_notices(record, timed),
+        *model_notices(record, timed),
     ]
-    found += [*of_windows(record, timed), *of_noise(record, timed), *of_health(record, timed)]
-    found += [*of_allocator(timed), *of_copies(timed), *of_hosts(record, timed), *of_breaks(timed)]
+    found += [*window_notices(record, timed), *noise_notices(record, timed), *health_notices(record, timed)]
+    found += [
+        *allocator_notices(timed),
+        *copy_notices(timed),
+        *host_bound_notices(record, timed),
+        *graph_break_notices(timed),
+    ]
     return tuple(sorted(found, key=lambda notice: _rank(notice.kind)))
 
 
-def to_read(record: Record) -> list[Notice]:
+def shown_notices(record: Record) -> list[Notice]:
     """Return the notices as shown: those of noise become one, and old records get the current texts."""
-    return folded(of(record))
+    return merge_noise(of(record))
 
 
 def _rank(kind: str) -> int:

@@ -51,7 +51,7 @@ _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
 }
 
 
-def of_model(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def model_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of settings, unconverted parameters, side effects of steps, and stand-ins in training."""
     yield from _settings_notices(record)
     yield from _dtype_notices(record, timed)
@@ -61,7 +61,7 @@ def of_model(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             named = seen.format(batches(rows))
             yield Notice(kind=kind, seen=named, cause=cause, advice=advice, batch_sizes=sizes(rows))
     yield from _repeat_notices(record, timed)
-    yield from _of_training(record, timed)
+    yield from _training_notices(record, timed)
 
 
 def _repeat_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
@@ -85,20 +85,20 @@ def _settings_notices(record: Record) -> Iterator[Notice]:
         own = record.spec.dtype == "tf32"
         yield Notice(
             kind="settings_overridden",
-            seen=f"the model's file sets {_named(overridden)}",
+            seen=f"the model's file sets {_list_settings(overridden)}",
             cause=f"overridden: --dtype {record.spec.dtype} says how fp32 is computed",
             advice="leave the line out" if own else "--dtype tf32 measures it so",
         )
     if kept:
         yield Notice(
             kind="settings_kept",
-            seen=f"the model's file sets {_named(kept)}",
+            seen=f"the model's file sets {_list_settings(kept)}",
             cause="kept: it was measured so",
             advice="set the same where it is deployed",
         )
 
 
-def _named(settings: Sequence[Setting]) -> str:
+def _list_settings(settings: Sequence[Setting]) -> str:
     named = [f"{_short(setting.name)} = {setting.value.removeprefix('torch.')}" for setting in settings[:_NAMED]]
     more = len(settings) - _NAMED
     return ", ".join(named) + (f" and {more} more" if more > 0 else "")
@@ -125,7 +125,7 @@ def _dtype_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def _of_training(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _training_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of a model that is trained with a stand-in for its loss or its optimizer.
 
     For classifiers of torchvision and timm, the cross-entropy of their scores is the usual loss, and no stand-in.

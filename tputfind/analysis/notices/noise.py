@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import in_all_processes, throughput_interval
+from tputfind.analysis.answers import ran_in_all_processes, throughput_interval
 from tputfind.analysis.notices.words import batches, few, sizes, span
 from tputfind.record.record import Notice, Record, Row
 from tputfind.stats import mean_interval, ordinary, outlier_share, spread, trend
@@ -81,9 +81,9 @@ def findings(row: Row, ordinary_noise: float = 1.0) -> list[Finding]:
     return found
 
 
-def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def noise_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of noise, of rows that lack processes, and of noise above ``--max-noise``."""
-    on_host = record.environment.can.on_host
+    on_host = record.environment.can.is_cpu
     resting = [row for row in timed if row.ended_by != "beside"]  # others decide no answer and show no interval
     found = [(row, seen) for row in resting for seen in findings(row, HOSTS_SCATTER if on_host else 1.0)]
     limited = record.spec.max_noise is not None and record.finished is not None
@@ -94,7 +94,7 @@ def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             alone = kind == "wide_interval" and all(len(row.timings) == 1 for row in rows)
             yield Notice(
                 kind=kind,
-                seen=_seen(kind, rows, [share for _, share in those]),
+                seen=_describe_noise(kind, rows, [share for _, share in those]),
                 cause="its one process is not steady" if alone else _CAUSES[kind],
                 advice="measure in more --processes" if alone else _ADVICE[kind],
                 batch_sizes=sizes(rows),
@@ -107,7 +107,7 @@ def of_noise(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     yield from _limit_notices(record, timed)
 
 
-def folded(found: Sequence[Notice]) -> list[Notice]:
+def merge_noise(found: Sequence[Notice]) -> list[Notice]:
     """Return the notices with those of noise merged into one, in the place of the first, if there are several."""
     noise = [notice for notice in found if notice.kind in _SIGNS]
     if len(noise) < 2:
@@ -137,7 +137,7 @@ def _warm_up_notices(unsettled: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _unfinished_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    short = [row for row in timed if not in_all_processes(record, row) and row.ended_by not in ("budget", "beside")]
+    short = [row for row in timed if not ran_in_all_processes(record, row) and row.ended_by not in ("budget", "beside")]
     if short:
         fewest, were = min(len(row.timings) for row in short), "was" if len(short) == 1 else "were"
         yield Notice(
@@ -149,7 +149,7 @@ def _unfinished_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice
         )
 
 
-def _seen(kind: Kind, rows: Sequence[Row], shares: Sequence[float]) -> str:
+def _describe_noise(kind: Kind, rows: Sequence[Row], shares: Sequence[float]) -> str:
     size = span(min(map(abs, shares)), max(map(abs, shares)), ".1%")
     return {
         "outliers": f"a few batches far off move the mean by {size} at {batches(rows)}",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health, in_all_processes, too_late
+from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health, ran_in_all_processes, too_late
 from tputfind.analysis.notices.words import batches, sizes, span
 from tputfind.record.record import Notice, Record, Row, host_bound
 from tputfind.stats import mean, percentile, samples_for_percentile
@@ -13,9 +13,9 @@ COPY_BOUND_SHARE: Final = 0.80
 """The same limit as for enqueue time."""
 
 
-def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     spec = record.spec
-    whole = [row for row in timed if in_all_processes(record, row)]  # the others are still to come
+    whole = [row for row in timed if ran_in_all_processes(record, row)]  # the others are still to come
     wanted = spec.batches or (TUTORIALS_BATCHES if spec.thorough else 0)
     short = [row for row in whole if min(len(row.device_ms), len(row.latency_ms)) < wanted]
     if short:
@@ -42,7 +42,7 @@ def of_windows(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
+def allocator_notices(timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of rows with a retry or more per step; the first step alone may take one or two."""
     busy = [row for row in timed if (row.allocator_retries or 0) >= row.steps]
     if busy:
@@ -56,7 +56,7 @@ def of_allocator(timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def of_copies(timed: Sequence[Row]) -> Iterator[Notice]:
+def copy_notices(timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of rows that wait for their copies more than for their compute."""
     shares = {row.batch_size: _copies_ms(row) / (mean(row.device_ms) or 1.0) for row in timed}
     bound = [row for row in timed if shares[row.batch_size] >= COPY_BOUND_SHARE]
@@ -77,7 +77,7 @@ def _copies_ms(row: Row) -> float:
     return max((mean([way[number] for way in ways]) or 0.0 for number in (0, 1)), default=0.0)
 
 
-def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     bound = [row for row in timed if host_bound(row)]
     if bound:
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
@@ -94,7 +94,7 @@ def of_hosts(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def of_breaks(timed: Sequence[Row]) -> Iterator[Notice]:
+def graph_break_notices(timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of steps that were compiled in part."""
     compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
     pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
@@ -130,12 +130,12 @@ REASONS: Final = {
 _HEAT: Final = {"software_thermal", "hardware_thermal", "hardware_slowdown"}
 
 
-def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of reduced clocks, and of a GPU whose health could not be read."""
     seen = [(row, found) for row in timed if (found := health(row)) is not None]
     unseen = [row for row in timed if health(row) is None]
     can, why = record.environment.can, ("", "")
-    if unseen and not (can.health or can.on_host):
+    if unseen and not (can.health or can.is_cpu):
         why = (
             f"clocks, heat and power of {record.environment.device} are not read",
             "look at them with its vendor's tool",
@@ -156,7 +156,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         shares = [item for _, found in slowed for item in found.slowed.items()]
         reasons = sorted({name for name, share in shares if share >= THROTTLED_SHARE})
         hot = any(name in _HEAT for name in reasons)
-        held = _held(batches(rows), [found for _, found in slowed], brief=len(reasons) > 1)
+        held = _describe_throttling(batches(rows), [found for _, found in slowed], brief=len(reasons) > 1)
         yield Notice(
             kind="throttled",
             seen=f"clocks were held down {held}",
@@ -166,7 +166,7 @@ def of_health(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def of_tests(record: Record) -> Iterator[Notice]:
+def clock_test_notices(record: Record) -> Iterator[Notice]:
     """Yield notices of defects of a device's clocks and counters that a test before the run found."""
     environment = record.environment
     test = environment.clock_test
@@ -189,7 +189,7 @@ def of_tests(record: Record) -> Iterator[Notice]:
         )
 
 
-def _held(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:
+def _describe_throttling(rows: str, found: Sequence[RowHealth], *, brief: bool) -> str:
     """Describe how long clocks were reduced, and to which; ``brief`` leaves the clocks out to save space."""
     held = f"up to {max(max(each.slowed.values()) for each in found):.0%} of the time at {rows}"
     clocks = [each.sm_clock_mhz for each in found if each.sm_clock_mhz is not None]

@@ -120,14 +120,14 @@ def names_of(records: Sequence[Record]) -> list[str]:
     names = [", ".join(identity.NAMES[name](record) for name in told) for record in records]
     if len(records) == 1:
         names = [records[0].spec.model]
-    return _distinct([shortened(name) for name in names])
+    return _distinct([shorten_name(name) for name in names])
 
 
 def _distinct(names: Sequence[str]) -> list[str]:
     return [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
 
 
-def shortened(words: str, most: int = _LONGEST_NAME) -> str:
+def shorten_name(words: str, most: int = _LONGEST_NAME) -> str:
     """Return text as one printable line, with its middle left out if it is too long."""
     line = "".join(letter if letter.isprintable() else " " for letter in words)
     half = (most - 1) // 2

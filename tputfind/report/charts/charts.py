@@ -53,7 +53,7 @@ def _note_cuts(chart: Chart) -> Chart:
     cut = [point for point in points if point.high is not None and point.high > chart.top]
     if not cut:
         return chart
-    batches = _listed([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
+    batches = _join_names([f"{batch:.0f}" for batch in sorted({point.x for point in cut})])
     farthest = format_figure(max(point.high or 0.0 for point in cut))
     return _append_words(chart, f"Bands cut at the top of the plot: batch {batches}, up to {farthest} samples/s.")
 
@@ -91,7 +91,7 @@ def throughput(records: Sequence[Record]) -> Chart:
         note=_BANDS + left_out,
         x=_BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
-        series=_each_record(records, _by_batch_size(_throughput)),
+        series=_each_record(records, _points_by_batch_size(_throughput)),
         marks=tuple(_marks(records)),
     )
 
@@ -113,11 +113,11 @@ def _marks(records: Sequence[Record]) -> Iterator[Mark]:
 def _best_words(record: Record) -> str:
     best = [f"{kind} batch {row.batch_size} with {_rate(record, row)}" for kind, row in _best_rows(record)]
     failed = [str(row.batch_size) for row in record.rows if row.failure is not None]
-    left_out = [f"failed and not drawn: {_listed(failed)}"] if failed else []
+    left_out = [f"failed and not drawn: {_join_names(failed)}"] if failed else []
     return "; ".join([*best, *left_out]) or "nothing was timed"
 
 
-def _listed(words: Sequence[str], apart: str = ", ") -> str:
+def _join_names(words: Sequence[str], apart: str = ", ") -> str:
     more = f" and {len(words) - _MOST_LISTED} more" if len(words) > _MOST_LISTED else ""
     return apart.join(words[:_MOST_LISTED]) + more
 
@@ -174,8 +174,8 @@ def latency(records: Sequence[Record]) -> Chart:
         series = _each_record(records, _boxes, "boxes")
         label, words = "latency, ms", "Boxes hold the middle half, whiskers reach from the fastest to the slowest."
     else:
-        halves = _each_record(records, _by_batch_size(_percentile(50)))
-        series = halves + _each_record(records, _by_batch_size(_percentile(99)), "outline", named=False)
+        halves = _each_record(records, _points_by_batch_size(_percentile(50)))
+        series = halves + _each_record(records, _points_by_batch_size(_percentile(99)), "outline", named=False)
         label, words = "latency, ms: p50 filled, p99 hollow", "Lines are the p50 (filled) and the p99 (hollow)."
     values = [value for one in series for point in one.points for value in (point.y, point.low) if value is not None]
     medians = [point.y for one in series for point in one.points if one.look != "outline"]
@@ -213,7 +213,7 @@ def _percentile(percent: float) -> _ValueOf:
 
 def memory(records: Sequence[Record]) -> Chart:
     """Return peak memory against batch size with the limits, and for a single record the search's trials."""
-    series = _each_record(records, _by_batch_size(_memory))
+    series = _each_record(records, _points_by_batch_size(_memory))
     series += tuple(_trials(records[0])) if len(records) == 1 else ()
     levels = _limits(records) if series else ()
     values = [point.y for one in series for point in one.points]
@@ -380,7 +380,7 @@ def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, va
     shown = known[:_MOST_BARS]
     left_out = f" Of {len(known)} records {_MOST_BARS} are drawn." if len(known) > _MOST_BARS else ""
     note = f"{explained} The highest throughput comes first.{left_out}"
-    listed = _listed([f"{name}: {value.text}" for name, value in known], "; ")
+    listed = _join_names([f"{name}: {value.text}" for name, value in known], "; ")
     points = tuple(Point(x=place, **value._asdict()) for place, (_, value) in enumerate(shown))
     return Chart(
         kind=kind,
@@ -395,7 +395,7 @@ def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, va
     )
 
 
-def _by_batch_size(value_of: _ValueOf) -> Callable[[Record], Iterator[Point]]:
+def _points_by_batch_size(value_of: _ValueOf) -> Callable[[Record], Iterator[Point]]:
     """Return a function that yields a point for each row with a known value."""
 
     def points(record: Record) -> Iterator[Point]:

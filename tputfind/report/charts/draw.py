@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tputfind.analysis.answers import Best
 from tputfind.errors import BadRequest
-from tputfind.report.charts.chart import Axis, Chart, Point, Series, shortened
+from tputfind.report.charts.chart import Axis, Chart, Point, Series, shorten_name
 from tputfind.units import format_figure
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class Inline(NamedTuple):
     stops: list[tuple[str, list[list[float]]]]
 
 
-def check_installed(what: str) -> None:
+def require_matplotlib(what: str) -> None:
     """Raise BadRequest, which names the request, if matplotlib cannot be imported."""
     try:
         with _quiet():
@@ -117,13 +117,13 @@ def check_installed(what: str) -> None:
 def figure(chart: Chart) -> Figure:
     """Return a chart as a matplotlib figure, to be shown or changed."""
     with _style():
-        return titled(chart, LIGHT)
+        return figure_with_title(chart, LIGHT)
 
 
 def image(chart: Chart, ending: str) -> bytes:
     """Return a chart as a file with one of ``ENDINGS``; the colours of an SVG follow the reader's scheme."""
     with _style():
-        made = _encode(titled(chart, LIGHT), ending, _METADATA[ending])
+        made = _encode(figure_with_title(chart, LIGHT), ending, _METADATA[ending])
     return _add_dark_colours(made, chart) if ending == "svg" else made
 
 
@@ -138,7 +138,7 @@ def _add_dark_colours(svg: bytes, chart: Chart) -> bytes:
         for part in ("fill", "stroke")
     ]
     style = f"<style>@media (prefers-color-scheme: dark){{{''.join(rules)}}}</style>"
-    told = f"<title>{escape(shortened(chart.about, _LONGEST_TITLE))}</title><desc>{escape(chart.words)}</desc>"
+    told = f"<title>{escape(shorten_name(chart.about, _LONGEST_TITLE))}</title><desc>{escape(chart.words)}</desc>"
     text = svg.decode().replace("</metadata>", f"</metadata>{told}{style}", 1)
     return text.replace("'DejaVu Sans'", "system-ui, 'DejaVu Sans'").encode()
 
@@ -252,7 +252,7 @@ def plain(chart: Chart, colours: dict[str, str]) -> Figure:
     return figure
 
 
-def titled(chart: Chart, colours: dict[str, str]) -> Figure:
+def figure_with_title(chart: Chart, colours: dict[str, str]) -> Figure:
     """Return the drawing for an image, with the measured work as its title."""
     figure, _ = _figure(chart, colours, _TITLED_INCHES)
     figure.set_facecolor(colours["paper"])
@@ -264,7 +264,7 @@ def titled(chart: Chart, colours: dict[str, str]) -> Figure:
     engine.set(rect=(0, 0, 1, 1 - _TITLE_INCHES / height), w_pad=_EDGE_INCHES, h_pad=_EDGE_INCHES)
     title: dict[str, Any] = {"fontsize": 11.5, "fontweight": "bold", "color": colours["ink"]}
     under: dict[str, Any] = {"fontsize": _FONT + 0.5, "color": colours["quiet"]}
-    for text, inches, look in ((shortened(chart.about, 76), 0.0, title), (what, 0.25, under)):
+    for text, inches, look in ((shorten_name(chart.about, 76), 0.0, title), (what, 0.25, under)):
         top = 1 - (_EDGE_INCHES + inches) / height
         figure.text(_EDGE_INCHES / width, top, text, va="top", **look).set_in_layout(False)
     return figure
@@ -344,7 +344,7 @@ def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str]
     figure.set_size_inches(inches[0], inches[1] + 0.19 * math.ceil(len(handles) / columns))
     if handles:
         # Legends leave out labels that begin with _.
-        texts = [f" {shortened(text, 58)}" for text in handles]
+        texts = [f" {shorten_name(text, 58)}" for text in handles]
         how: dict[str, Any] = {"ncols": columns, "handlelength": 2.5, "frameon": False, "fontsize": _FONT - 0.5}
         legend = figure.legend(
             list(handles.values()), texts, loc="outside lower left", labelcolor=colours["ink"], **how
@@ -390,7 +390,7 @@ def _bars(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
         for ends in (lows, highs):
             axes.plot(ends, places, linestyle="none", marker="|", markersize=7, color=colours["ink"])
     for point, name in zip(points, chart.names, strict=True):
-        axes.annotate(shortened(name, 36), (0, point.x - 0.24), xytext=(0, 0), va="bottom", **where)
+        axes.annotate(shorten_name(name, 36), (0, point.x - 0.24), xytext=(0, 0), va="bottom", **where)
         axes.annotate(point.text, (most, point.x - 0.24), xytext=(0, 0), va="bottom", ha="right", **where)
     axes.set_ylim(len(points) - 0.6, -0.9)
     axes.set_xlim(0, most)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FORMULA: Final = re.compile(r"[\s]*[=+\-@\t\r＝＋－＠]")  # spreadsheets accept the wide forms too
 
 
-def to_csv(table: Table) -> bytes:
+def render_csv(table: Table) -> bytes:
     """Return one line for each row, with six significant digits; infinite figures are empty."""
     paper = io.StringIO()
     writer = csv.writer(paper, lineterminator="\n")
@@ -45,7 +45,7 @@ def spreadsheet_text(text: str) -> str:
 _BOOLEANS = {"True": True, "False": False}
 
 
-def to_frame(table: Table) -> pd.DataFrame:
+def data_frame(table: Table) -> pd.DataFrame:
     """Return a line for each row, with the nullable types of pandas; infinite figures are unknown, as in a CSV."""
     import pandas as pd  # imported here because it takes a second
 

@@ -9,7 +9,7 @@ from tputfind.report.charts.draw import DARK, LIGHT
 from tputfind.report.document import Document, attempt
 
 
-def to_html(document: Document) -> bytes:
+def render_html(document: Document) -> bytes:
     """Return the page of a document, the same bytes for the same document.
 
     All text from a result is escaped. The only script is ours, named by its hash, so that a browser runs no other.

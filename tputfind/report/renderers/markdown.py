@@ -13,7 +13,7 @@ _ACTIVE: Final = re.compile(r"(\\*)([`\[\]])")
 """Characters that begin links, images and code, after backslashes: each backslash would undo the next."""
 
 
-def to_markdown(document: Document) -> bytes:
+def render_markdown(document: Document) -> bytes:
     """Return a document as a Markdown file, without the title of a collection, which is for pages alone."""
     title = "" if document.is_collection else _bold(document.title)
     blocks = [block for block in (title, document.lead, *_blocks(document)) if block]
@@ -44,7 +44,7 @@ def _block(section: Section) -> Iterator[str]:
         case Table():
             yield _bold(section.title)
             yield "\n".join(_table(section))
-            yield _numbered(section.remarks)
+            yield _numbered_list(section.remarks)
             yield section.legend
         case Answers():
             yield "\n".join(f"- {label}: {text}" for label, text in section.lines)
@@ -56,10 +56,10 @@ def _block(section: Section) -> Iterator[str]:
             yield section.line
         case Notices():
             yield "Notices:"
-            yield _numbered(tuple(map(notice_line, section.entries)))
+            yield _numbered_list(tuple(map(notice_line, section.entries)))
 
 
-def _numbered(lines: tuple[str, ...]) -> str:
+def _numbered_list(lines: tuple[str, ...]) -> str:
     return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, 1))
 
 

@@ -25,7 +25,7 @@ from tputfind.report.document import (
     Tone,
     notice_line,
 )
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 
 _LABELS: Final = 15
 _LEAST_WIDTH: Final = 20
@@ -85,22 +85,22 @@ def _print_section(section: Section, console: Console) -> None:
             print_line(section.line, console, style="red")
         case Notices():
             console.print(Text("Notices", style="bold"))
-            _print_numbered(map(notice_line, section.entries), console)
+            _print_list(map(notice_line, section.entries), console)
 
 
-def _print_numbered(lines: Iterable[str], console: Console) -> None:
+def _print_list(lines: Iterable[str], console: Console) -> None:
     for number, line in enumerate(lines, 1):
         print_line(line, console, mark=f"{number:>2} ")
 
 
 def print_table(table: Table, console: Console) -> None:
     """Print a table with its remarks and its legend; on a console that is too narrow, no figure is cut."""
-    grid = fitted(table, console)
+    grid = fit_table(table, console)
     width = console.width
     console.width = max(width, _width_of(grid, console))
     console.print(grid)
     console.width = width
-    _print_numbered(table.remarks, console)
+    _print_list(table.remarks, console)
     if table.legend:
         print_line(table.legend, console)
 
@@ -132,7 +132,7 @@ def has_blocks(console: Console) -> bool:
     return console.encoding.startswith("utf")
 
 
-def fitted(table: Table, console: Console, most_rows: int | None = None) -> Grid:
+def fit_table(table: Table, console: Console, most_rows: int | None = None) -> Grid:
     """Return a table, or its last rows, in the widest form that fits the console; the narrowest may be wider."""
     for bar, dropped in _LOOKS:
         kept = [place for place, column in enumerate(table.columns) if _is_shown(column, bar, dropped)]
@@ -185,7 +185,7 @@ def _shorten_names(table: Table, place: int, too_wide: int) -> Table:
     """Return a table with the names in one column cut so far that the whole may fit."""
     room = max(_SHORTEST_NAME, max(len(row[place].text) for row in table.rows) - too_wide) - len("...")
     rows = (
-        (*row[:place], msgspec.structs.replace(row[place], text=shortened(row[place].text, room)), *row[place + 1 :])
+        (*row[:place], msgspec.structs.replace(row[place], text=shorten_text(row[place].text, room)), *row[place + 1 :])
         for row in table.rows
     )
     return msgspec.structs.replace(table, rows=tuple(rows))

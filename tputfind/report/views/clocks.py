@@ -34,7 +34,7 @@ from tputfind.report.document import (
     whole,
 )
 from tputfind.report.text import layout_shown
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 
 _LONGEST_STAGE: Final = 17
 """Maximum characters of a model's name in a table; the title has the whole name."""
@@ -128,7 +128,7 @@ def _boundaries(cells: Sequence[Timed]) -> Table:
 
 
 def _stages(found: Pipeline) -> Table:
-    first, second = (shortened(spec.model, _LONGEST_STAGE) for spec in found.specs)
+    first, second = (shorten_text(spec.model, _LONGEST_STAGE) for spec in found.specs)
     stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
     rows = (
         (Cell(name), *(_mean(stage_figures(found.cells, stage, way)) for way in STAGE_METHODS))

@@ -23,7 +23,7 @@ from tputfind.report.document import (
     table,
     whole,
 )
-from tputfind.units import format_about, format_known
+from tputfind.units import format_about, format_estimate
 
 _WORDS: Final[dict[Verdict, str]] = {
     "same": "same",
@@ -135,5 +135,5 @@ def _table(comparison: Comparison) -> Table:
 def _rate(samples_per_s: float | None, share: float | None) -> Cell:
     if samples_per_s is None:
         return Cell()
-    text = format_about(samples_per_s) if share is None else format_known(samples_per_s, share)
+    text = format_about(samples_per_s) if share is None else format_estimate(samples_per_s, share)
     return Cell(text, samples_per_s)

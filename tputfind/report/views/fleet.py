@@ -10,7 +10,7 @@ from tputfind.record import identity
 from tputfind.record.record import Record
 from tputfind.report.document import Cell, Column, Document, answers_of, count, percent, table, without_blanks
 from tputfind.stats import Interval
-from tputfind.units import format_known, format_width
+from tputfind.units import format_estimate, format_width
 
 _OF_HEALTH: Final = ("SM MHz", "W", "°C")
 _JUDGED: Final = ("95 % interval", "verdict")
@@ -18,11 +18,11 @@ _JUDGED: Final = ("95 % interval", "verdict")
 
 def documents(records: Sequence[Record]) -> list[Document]:
     """Return a part for each job that several devices did, alone or all at once; empty for a single device."""
-    alone = [_by_device(one) for one in fleet.by_device(records)]
+    alone = [_device_document(one) for one in fleet.compare_devices(records)]
     return [*alone, *(_all_busy(one) for one in fleet.all_busy(records))]
 
 
-def _by_device(found: ByDevice) -> Document:
+def _device_document(found: ByDevice) -> Document:
     records = [one.record for one in found.devices]
     names = _names(records)
     heads = ("device", "samples/s", "± %", *_OF_HEALTH, "largest", "of the others", *_JUDGED)
@@ -90,7 +90,7 @@ def _names(records: Sequence[Record]) -> dict[str, str]:
 
 
 def _per_s(rate: float) -> Cell:
-    return Cell(format_known(rate, None), rate)
+    return Cell(format_estimate(rate, None), rate)
 
 
 def _rate(one: Judged) -> tuple[Cell, Cell]:

@@ -18,7 +18,7 @@ from tputfind.analysis.answers import (
     peak_bytes,
     to_deploy,
 )
-from tputfind.analysis.notices import to_read
+from tputfind.analysis.notices import shown_notices
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
 from tputfind.record.record import Failure, Record, Row
@@ -79,7 +79,7 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
             _part("Plots", "plots", lambda: _plots(records), "Nothing was measured that could be drawn."),
             _part("Batch sizes", "rows", lambda: _if_nonempty(rows_table(named)), "No batch size was timed."),
             _part("Notices", "notices", lambda: _warnings(noticed), "There are none."),
-            _part("How it was measured", "measured", lambda: _measured(named, asked)),
+            _part("How it was measured", "measured", lambda: _measured_sections(named, asked)),
         ),
     )
 
@@ -139,7 +139,7 @@ def _answers(record: Record, *, several: bool, in_tiles: bool) -> Document:
     return Document(title=text.title(record) if several else "", sections=(Answers((*state, *found)),))
 
 
-def _measured(named: Named, asked: Sequence[Spec] | None) -> Iterator[Section]:
+def _measured_sections(named: Named, asked: Sequence[Spec] | None) -> Iterator[Section]:
     """Yield the differences between records, then, on demand, trials, commands, and the facts in common."""
     differing, same = facts(named, asked)
     if differing is not None:
@@ -160,7 +160,7 @@ def _notices(named: Named) -> Iterator[Warned]:
     """Yield each notice once, with its observation in each record; equal observations are merged."""
     found: dict[tuple[str, str], dict[tuple[str, str], list[str]]] = {}
     for name, record in named:
-        for notice in to_read(record):
+        for notice in shown_notices(record):
             seen = found.setdefault((notice.kind, notice.advice), {})
             seen.setdefault((notice.seen, notice.cause), []).append(name)
     for (kind, advice), seen in found.items():
@@ -223,7 +223,7 @@ def _rows_and_remarks(record: Record) -> Iterator[tuple[Row, bool, str]]:
 
     The answers are computed once, since each depends on all rows.
     """
-    best, found = answers(record), to_read(record)
+    best, found = answers(record), shown_notices(record)
     for row in record.rows:
         if row.failure is not None:
             yield row, False, failure_line(row.failure)

@@ -65,7 +65,7 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
 def _parts(records: Sequence[Record]) -> Iterator[Section]:
     begun = "begun" in identity.distinguishing_fields(records)
     for record in records:
-        yield of_record(record, f", begun {record.started}" if begun else "")
+        yield record_document(record, f", begun {record.started}" if begun else "")
     yield from sections_of("the table of recipes", lambda: map(_recipes_part, text.models_in_recipes(records)))
     yield from sections_of("the table of devices", lambda: fleet.documents(records))
     yield from sections_of("the table of all records", lambda: _beside(records))
@@ -82,9 +82,9 @@ def _best_batch_heading(records: Sequence[Record]) -> str:
     return "fastest" if all(record.spec.slo_ms is None for record in records) else "within SLO"
 
 
-def of_record(record: Record, begun: str = "") -> Document:
+def record_document(record: Record, begun: str = "") -> Document:
     """Return the part of one record; its title ends with ``begun``, which may be empty."""
-    found = attempt("the notices", lambda: found_notices.to_read(record))
+    found = attempt("the notices", lambda: found_notices.shown_notices(record))
     notices = () if isinstance(found, Defect) else found
     return Document(
         title=f"{text.title(record)}{begun}",

@@ -249,7 +249,7 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     if outcome.tail_ms == inf:
         return f"target missed, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
-    if outcome.utilization > demand.utilization_allowed:
+    if outcome.utilization > demand.highest_utilization:
         return f"utilization of {utilization} is above --max-utilization"
     if outcome.verdict == "meets":
         return f"target met, {tail}"

@@ -23,7 +23,7 @@ from tputfind.report.document import (
     table,
     whole,
 )
-from tputfind.report.views.records import of_record
+from tputfind.report.views.records import record_document
 from tputfind.units import format_about
 
 _WORDS: Final[dict[Outcome, str]] = {
@@ -51,7 +51,7 @@ def _document(race: Race) -> Document:
             *sections_of("the variants", lambda: [_table(race)]),
             *sections_of("the answers", lambda: [Answers(tuple(_answers(race, at)))]),
             *([] if record is None else sections_of("the code", lambda: _code(record))),
-            *([] if record is None else [of_record(record, "")]),
+            *([] if record is None else [record_document(record, "")]),
         ),
     )
 

@@ -19,8 +19,8 @@ from tputfind.sizing.calibration.overheads import (
     Found,
     Log,
     batches_of,
-    by_batches,
-    by_latencies,
+    fit_to_batches,
+    fit_to_latencies,
     steady,
 )
 from tputfind.sizing.engine.servers import Server
@@ -145,8 +145,8 @@ def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], see
     light = [log for log in logs if log.rate_per_s <= _HEAVY * most_per_s]
     _check(bench, logs, light, most_per_s)
     direct = all(log.begun_ms is not None for log in light)
-    by_their_batches = by_batches(bench, light) if direct else None
-    found = by_their_batches or by_latencies(bench, light)
+    by_their_batches = fit_to_batches(bench, light) if direct else None
+    found = by_their_batches or fit_to_latencies(bench, light)
     lows, highs = np.maximum(np.quantile(found.draws, _INTERVAL, axis=0), 0).tolist()
     each = zip(Estimate._fields, found.estimate, lows, highs, strict=True)
     observed = Observed(

@@ -140,7 +140,7 @@ def steady(latency_ms: Floats) -> Floats:
     return latency_ms[int(_WARM_UP_SHARE * len(latency_ms)) :]
 
 
-def by_batches(bench: Bench, logs: Sequence[Log]) -> Found | None:
+def fit_to_batches(bench: Bench, logs: Sequence[Log]) -> Found | None:
     """Return the overheads of a server with one device, from the start of its batches and the times of its answers.
 
     If requests waited when a batch ended, the device then idled for the time that the server's rule holds a batch back,
@@ -231,7 +231,7 @@ _GROUPS: Final = 8
 """Groups of equal size of the requests of a log, by their simulated latency."""
 
 
-def by_latencies(bench: Bench, logs: Sequence[Log]) -> Found:
+def fit_to_latencies(bench: Bench, logs: Sequence[Log]) -> Found:
     """Return the overheads with which simulated latencies match those of the logs, within groups of similar latency.
 
     Their samples come from separate fits to parts of the logs: the variation between these includes the chance in the
@@ -258,12 +258,12 @@ def _fit(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, no_le
     free = [0, 1, 2, 3] if bench.server.batcher == "litserve" else [0, 1, 3]  # LitServe answers one by one
     reach = start_ms * np.array([0.04, 0.01, 0.02, 0.1])
     observed = np.concatenate([log.latency_ms for log in logs])
-    groups = _groups(logs, _simulated(bench, logs, place, (rounds * _SEEDS,)))
+    groups = _groups(logs, _simulate_latencies(bench, logs, place, (rounds * _SEEDS,)))
     places = []
     for number in range(rounds):
         seeds = range(number * _SEEDS, (number + 1) * _SEEDS)
-        simulated = _simulated(bench, logs, place, seeds)
-        aside = {one: _simulated(bench, logs, place + reach * (np.arange(4) == one), seeds) for one in free}
+        simulated = _simulate_latencies(bench, logs, place, seeds)
+        aside = {one: _simulate_latencies(bench, logs, place + reach * (np.arange(4) == one), seeds) for one in free}
         here, left, counts = _means(simulated, groups), observed - simulated, np.bincount(groups)
         # The standard errors of the means, if requests were independent.
         variance = np.maximum(_means(left**2, groups) - _means(left, groups) ** 2, 0.0)
@@ -282,7 +282,7 @@ def _fit(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, no_le
     return mean
 
 
-def _simulated(bench: Bench, logs: Sequence[Log], place: Floats, seeds: Sequence[int]) -> Floats:
+def _simulate_latencies(bench: Bench, logs: Sequence[Log], place: Floats, seeds: Sequence[int]) -> Floats:
     """Return the latencies of all logs with overheads, as numbers in the order of ``Estimate``."""
     estimate = Estimate(*map(float, place))
     return np.concatenate([bench.latencies_ms(log.sent_ms, estimate, seeds) for log in logs])

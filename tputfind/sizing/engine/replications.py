@@ -190,7 +190,7 @@ class _Plan(NamedTuple):
     relaxation: float
     usual_ms: list[float]
 
-    def lengthened(self, most: float) -> _Plan:
+    def lengthen_warm_up(self, most: float) -> _Plan:
         """Return a plan with a longer warm-up, up to half of ``most``; the same plan if that does not double it."""
         warm_up = min(_LENGTHENED * self.warm_up, int(most / 2))
         measured = min(max(self.measured, 2 * warm_up), ceil(most) - warm_up)
@@ -251,7 +251,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         means = _batch_means(runs if may_differ else [], weights)
         differ = _differ(means[::2], means[1::2])
         drift = _differ(*np.split(means, 2, axis=1))
-        longer = [plan.lengthened(effort.most / _FIRST) for plan in plans] if differ or drift else plans
+        longer = [plan.lengthen_warm_up(effort.most / _FIRST) for plan in plans] if differ or drift else plans
         if longer != plans:
             cuts = [new.warm_up - old.warm_up for new, old in zip(longer, plans, strict=True)]
             is_same = all(map(_Plan.is_as_long, longer, plans))
@@ -470,7 +470,7 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     lasts_ms = part.devices * (last + 1 - first) * each_ms
     starts_ms, samples, items, took_ms, kinds = served.batches.T
     width = max(kind.cap for kind in part.kinds) + 1
-    shapes, shape_of = _numbered((kinds * width + samples).astype(np.int64))
+    shapes, shape_of = _index_distinct((kinds * width + samples).astype(np.int64))
     if server.is_whole:  # the overhead of a batch then depends on its requests
         shapes, shape_of = np.unique((kinds * width + samples) * width + items, return_inverse=True)
     within = (starts_ms >= arrivals[first]) & (starts_ms <= arrivals[last])
@@ -509,7 +509,7 @@ def _differ(means: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
     return abs(float(means.mean() - others.mean())) > max(_STARTS * error, _APART * float(means.mean()))
 
 
-def _numbered(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _index_distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the distinct values of small whole numbers, rising, and the index of each number among them."""
     are_there = np.bincount(values) > 0
     places: NDArray[np.int64] = np.cumsum(are_there) - 1

@@ -170,10 +170,10 @@ class Triton(Station):
         """Let idle devices take ready batches."""
         now, size = self.clock.now, self.answers.size
         while self.idle and self._ready:
-            batch = self._taken(self._ready.popleft())
+            batch = self._close_if_current(self._ready.popleft())
             while self.delay_ms > 0 and self._ready and now - self._came[self._ready[0][0]] > self.delay_ms:
                 # The source closes a batch that it looks at, even if it does not fit.
-                more = self._taken(self._ready[0])
+                more = self._close_if_current(self._ready[0])
                 if size(batch) + size(more) > self.cap:
                     break
                 batch += self._ready.popleft()
@@ -181,7 +181,7 @@ class Triton(Station):
                 del self._came[request]
             self.begin(self.idle.popleft(), batch)
 
-    def _taken(self, batch: list[int]) -> list[int]:
+    def _close_if_current(self, batch: list[int]) -> list[int]:
         self._is_closed = self._is_closed or batch is self._batch
         return batch
 

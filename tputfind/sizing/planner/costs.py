@@ -16,7 +16,7 @@ from tputfind import options
 from tputfind.record.record import Record
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.sizing.engine.replications import Simulated
-from tputfind.units import echoed
+from tputfind.units import echo
 
 COLUMNS: Final = ("device", "price_per_hour", "currency", "source", "date")
 _NEEDED: Final = COLUMNS[:3]
@@ -160,9 +160,9 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("device", "currency", "source", "date"):
             text = getattr(self, name)
             if not (isinstance(text, str) and text.isprintable()):
-                raise ValueError(f"{name}: {echoed(text)} cannot be shown as text")
+                raise ValueError(f"{name}: {echo(text)} cannot be shown as text")
         if not words_of(self.device).strip():
-            raise ValueError(f"device: {echoed(self.device)} is not a name")
+            raise ValueError(f"device: {echo(self.device)} is not a name")
         if not self.currency:
             raise ValueError("currency: it is empty")
         try:
@@ -184,7 +184,7 @@ def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
             names = cells
             if set(names) - set(COLUMNS) or len(set(names)) < len(names) or not set(_NEEDED) <= set(names):
                 raise ValueError(
-                    f"line {line}: the header is {echoed(','.join(names))}; it has {', '.join(_NEEDED)} once, and may "
+                    f"line {line}: the header is {echo(','.join(names))}; it has {', '.join(_NEEDED)} once, and may "
                     f"have {' and '.join(COLUMNS[len(_NEEDED) :])}"
                 )
             continue
@@ -212,7 +212,7 @@ def check_prices(prices: Mapping[str, Price]) -> None:
             raise ValueError(f"{place}: {problem}") from None
         before = places.setdefault(words_of(price.device), place)
         if before != place:
-            raise ValueError(f"{place}: {echoed(price.device)} has a price already: {before}")
+            raise ValueError(f"{place}: {echo(price.device)} has a price already: {before}")
 
 
 def price_of(record: Record, prices: Sequence[Price]) -> Price | None:

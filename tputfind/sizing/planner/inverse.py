@@ -42,7 +42,7 @@ _HANGS: Final = 0.1
 """Fraction of the devices, at least two, by which the answer to a varied demand must differ to be reported."""
 
 
-def solved(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
+def solve_demand(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
     """Return the demand with the answer filled in.
 
     Raises:
@@ -110,7 +110,7 @@ def _tightest_target(search: Search, devices: int) -> float:
     target_ms = max(target_ms, rounded_up(alone_ms(search.service, demand)))
     for _ in range(_MOST_TRIED):
         tried = search.at(slo_ms=demand.network_ms + target_ms)
-        if tried.holds(tried.with_room(devices)):
+        if tried.holds(tried.outcome_with_room(devices)):
             break
         target_ms = rounded_up(_LOOSER * target_ms)
     return demand.network_ms + target_ms

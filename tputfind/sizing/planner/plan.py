@@ -21,12 +21,12 @@ from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.planner.costs import Energy, Price, check_prices, energy_of, power_of, price_of
-from tputfind.sizing.planner.inverse import edge_of, range_of, solved
+from tputfind.sizing.planner.inverse import edge_of, range_of, solve_demand
 from tputfind.sizing.planner.mixes import Mix, Offer, cheapest_mix
 from tputfind.sizing.planner.notices import notices
 from tputfind.sizing.planner.question import Demand, Solved, read_demand
 from tputfind.sizing.planner.search import Search, Tell
-from tputfind.units import echoed
+from tputfind.units import echo
 
 Ranking = Literal["cost", "devices", "rate", "target", "latency"]
 _RANKED: Final[dict[Solved, Ranking]] = {"rate": "rate", "slo": "target", "nothing": "latency"}
@@ -156,19 +156,19 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> P
         raise BadRequest("no record to size from")
     for number, record in enumerate(records, start=1):
         check_record(f"record {number}", record)
-    found = answers(records, read_demand(options), _checked(prices))
+    found = answers(records, read_demand(options), _valid_prices(prices))
     if not found.plans:
         raise found.without[0][1]
     return Plans(found)
 
 
-def _checked(prices: Sequence[Price]) -> Sequence[Price]:
+def _valid_prices(prices: Sequence[Price]) -> Sequence[Price]:
     """Return the prices; raise BadRequest if they are not valid prices of devices."""
     if not isinstance(prices, (list, tuple)):
-        raise BadRequest(f"prices: {echoed(prices)} is a {type(prices).__name__}, not a list of Price")
+        raise BadRequest(f"prices: {echo(prices)} is a {type(prices).__name__}, not a list of Price")
     for place, price in enumerate(prices):
         if not isinstance(price, Price):
-            raise BadRequest(f"prices: number {place}: {echoed(price)} is a {type(price).__name__}, not a Price")
+            raise BadRequest(f"prices: number {place}: {echo(price)} is a {type(price).__name__}, not a Price")
     try:
         check_prices({f"number {place}": price for place, price in enumerate(prices)})
     except ValueError as problem:
@@ -199,7 +199,7 @@ def answers(
     unplanned = [next(one for one in without if requests_key(one[0]) == key) for key, of in models.items() if not of]
     planned = [of for of in models.values() if of]
     ranked_by = _ranking(demand, [each for of in planned for _, each in of])
-    listed = [_ranked(of, demand, ranked_by, tell) for of in planned]
+    listed = [_rank_plans(of, demand, ranked_by, tell) for of in planned]
     return Answers([each for of in listed for each in of], without, ranked_by, listed, unplanned)
 
 
@@ -211,7 +211,9 @@ def _ranking(demand: Demand, plans: Sequence[Plan]) -> Ranking:
     return "cost" if len(currencies) == 1 and None not in currencies else "devices"
 
 
-def _ranked(plans: Sequence[tuple[Record, Plan]], demand: Demand, ranked_by: Ranking, tell: Tell | None) -> list[Plan]:
+def _rank_plans(
+    plans: Sequence[tuple[Record, Plan]], demand: Demand, ranked_by: Ranking, tell: Tell | None
+) -> list[Plan]:
     """Return the plans of one model, the best first; that one gets the cheapest mix if there are several kinds."""
     ranked = sorted(plans, key=lambda each: _merit(each[1], ranked_by))
     listed = [each for _, each in ranked]
@@ -262,14 +264,14 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         BadRequest: the record has no rows with service times.
         NoPlan: no number of devices meets the demand.
     """
-    demand = solved(record, demand, tell)
+    demand = solve_demand(record, demand, tell)
     search = Search(record, demand, tell)
     bounds: tuple[int | None, int | None] = None, None
     if demand.devices is None:
         serving = search.least()
         bounds = range_of(search, serving)
     else:
-        serving = search.with_room(demand.devices - demand.spare)
+        serving = search.outcome_with_room(demand.devices - demand.spare)
         if demand.spare and not search.holds(serving):  # the batch limit is that of the full fleet
             serving = search.judge(serving.devices, search.best(demand.devices).outcome.batch_cap).outcome
     fewest, most = (None if bound is None else bound + demand.spare for bound in bounds)
@@ -296,9 +298,9 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         most=most,
         without_spare=serving if demand.spare else None,
         fewer=fewer,
-        fewer_fails=fewer is None or fewer.verdict == "misses" or fewer.utilization > demand.utilization_allowed,
+        fewer_fails=fewer is None or fewer.verdict == "misses" or fewer.utilization > demand.highest_utilization,
         holds=search.holds(serving),
-        more_traffic=search.with_more_traffic(outcome),
+        more_traffic=search.outcome_under_more_traffic(outcome),
         rules=Rules(
             full_batches=devices_at_full_batch(service, rate_per_s * samples, search.most),
             naive=devices_by_batch_time(service, rate_per_s * samples, search.most, target_ms, 1),
@@ -329,7 +331,7 @@ def plan_by_logs(
     if demand.traffic.has_several_samples:
         raise BadRequest("--observed does not go with requests of several samples")
     found = calibration_of(record, demand, logs)
-    calibrated = with_estimate(demand, found.estimate)
+    calibrated = add_estimate(demand, found.estimate)
     planned = plan(record, calibrated, price, tell)
     fewest, most = planned.fewest, planned.most
     if fewest is not None:
@@ -347,7 +349,7 @@ def calibration_of(record: Record, demand: Demand, logs: Sequence[Log]) -> Calib
     return calibrate(record, demand.server._replace(limit=inf, per_answer_ms=0.0), cap, logs, demand.seed)
 
 
-def with_estimate(demand: Demand, estimate: Estimate) -> Demand:
+def add_estimate(demand: Demand, estimate: Estimate) -> Demand:
     """Return the demand with overheads; time in transit is added to that of the network.
 
     Raises:
@@ -359,12 +361,12 @@ def with_estimate(demand: Demand, estimate: Estimate) -> Demand:
             f"--observed: {network_ms:.3g} ms pass on the way to the queue and back, and leave nothing of --slo "
             f"{demand.slo_ms:g} ms",
         )
-    return msgspec.structs.replace(demand.with_overheads(estimate.overheads), network_ms=network_ms)
+    return msgspec.structs.replace(demand.replace_overheads(estimate.overheads), network_ms=network_ms)
 
 
 def _least_or_none(record: Record, demand: Demand, estimate: Estimate, tell: Tell | None) -> int | None:
     """Return the least number of devices, including the spare ones; None if no number suffices."""
     try:
-        return Search(record, with_estimate(demand, estimate), tell).least().devices + demand.spare
+        return Search(record, add_estimate(demand, estimate), tell).least().devices + demand.spare
     except (NoPlan, BadRequest):
         return None

@@ -27,7 +27,7 @@ from tputfind.sizing.traffic.stream import (
     read_shares,
     shares_of,
 )
-from tputfind.units import echoed
+from tputfind.units import echo
 
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
@@ -135,7 +135,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return Goal(self.target_ms, self.percentile)
 
     @property
-    def utilization_allowed(self) -> float:
+    def highest_utilization(self) -> float:
         """The highest utilization. A queue with a limit is stable at any, because it refuses the excess."""
         return inf if self.max_queue is not None and self.max_utilization == 1 else self.max_utilization
 
@@ -146,13 +146,13 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     def keeps_up_at(self, utilization: float) -> bool:
         """Whether devices keep up at a utilization, and it is allowed."""
-        return (utilization < 1 or self.max_queue is not None) and utilization <= self.utilization_allowed
+        return (utilization < 1 or self.max_queue is not None) and utilization <= self.highest_utilization
 
     def largest_batch(self, measured: int) -> int:
         """Return the largest allowed batch limit, given the largest batch that was measured."""
         return min((measured, *filter(None, (self.max_batch_size, self.most_ongoing))))
 
-    def with_overheads(self, overheads: Overheads) -> Demand:
+    def replace_overheads(self, overheads: Overheads) -> Demand:
         """Return the demand with other overheads."""
         return msgspec.structs.replace(self, **{f"overhead_{name}": ms for name, ms in overheads._asdict().items()})
 
@@ -209,7 +209,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
         fields["solve"] = missing[0] if missing else "nothing"
         overheads = fields.pop("overhead", Overheads())
         try:
-            return Demand(**fields).with_overheads(overheads)
+            return Demand(**fields).replace_overheads(overheads)
         except ValueError as conflict:
             problems.append(str(conflict))
     raise BadRequest("; ".join(problems), "see tputfind size --help")
@@ -228,7 +228,7 @@ def read_overhead(value: object) -> Overheads:
     try:
         return Overheads(*map(values.ms, parts))
     except (TypeError, ValueError) as problem:
-        said = problem if isinstance(problem, ValueError) else f"{echoed(value)} has more than three times"
+        said = problem if isinstance(problem, ValueError) else f"{echo(value)} has more than three times"
         raise ValueError(f"{said}; give 0.5ms+0.05ms (a batch, a request), or {' or '.join(PRESETS)}") from None
 
 

@@ -147,7 +147,7 @@ class Search:
     def most_share(self) -> float:
         """The highest utilization that can meet the demand; with a queue limit, late requests may be refused ones."""
         demand = self.demand
-        return demand.max_utilization if demand.utilization_allowed < inf else 100 / demand.percentile
+        return demand.max_utilization if demand.highest_utilization < inf else 100 / demand.percentile
 
     def least(self) -> Outcome:
         """Return the least number of devices that meets the demand, with the batch limit that leaves the most room.
@@ -176,7 +176,7 @@ class Search:
                 f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
                 "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
             )
-        return self.with_room(least_number(self._meets_at_length, devices, lowest, devices) or devices)
+        return self.outcome_with_room(least_number(self._meets_at_length, devices, lowest, devices) or devices)
 
     def fewer(self, devices: int) -> Outcome | None:
         """Return the outcome of the next smaller number of devices; None if there is none."""
@@ -202,7 +202,7 @@ class Search:
 
     def holds(self, outcome: Outcome) -> bool:
         """Whether a fleet meets the target at the allowed utilization."""
-        return outcome.utilization <= self.demand.utilization_allowed and outcome.meets_target
+        return outcome.utilization <= self.demand.highest_utilization and outcome.meets_target
 
     def keeping_up(self, slower: float) -> int:
         """Return the least number that keeps up at the allowed utilization if batches take longer by a factor."""
@@ -224,7 +224,7 @@ class Search:
         return self._may(devices, self.demand.rate_per_s, lambda pilot: pilot.late <= late)
 
     def _may(self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool]) -> bool:
-        return any(is_enough(pilot.outcome) for pilot in self._ranked(devices, rate_per_s, is_enough))
+        return any(is_enough(pilot.outcome) for pilot in self._rank_candidates(devices, rate_per_s, is_enough))
 
     def best(self, devices: int) -> Simulated:
         """Return the outcome of a number of devices with the first batch limit that meets the target, or with the best.
@@ -233,7 +233,7 @@ class Search:
         """
         if devices not in self._best:
             rate_per_s = self.demand.rate_per_s
-            pilots = {one.outcome.batch_cap: one for one in self._ranked(devices, rate_per_s)}
+            pilots = {one.outcome.batch_cap: one for one in self._rank_candidates(devices, rate_per_s)}
             if not pilots:  # no batch limit keeps up: take the highest throughput
                 return self.judge(devices, max(self.caps, key=self.service.per_ms))
             before, last = self._nearest
@@ -285,9 +285,11 @@ class Search:
 
     def tightest(self, devices: int) -> list[int]:
         """Return the batch limits whose pilots have the least percentiles, the least first."""
-        return [pilot.outcome.batch_cap for pilot in self._ranked(devices, self.demand.rate_per_s)[: _JUDGED[0]]]
+        return [
+            pilot.outcome.batch_cap for pilot in self._rank_candidates(devices, self.demand.rate_per_s)[: _JUDGED[0]]
+        ]
 
-    def with_room(self, devices: int) -> Outcome:
+    def outcome_with_room(self, devices: int) -> Outcome:
         """Return the outcome of the batch limit that bears 20 % more traffic best, if it is judged to meet the target.
 
         Batch limits that then still meet the target are equal. A measured batch size is preferred to one between. If
@@ -296,7 +298,7 @@ class Search:
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
         best = self.best(devices)
         self._scanned = 0, []  # any batch limit may leave the most room
-        ranked = self._ranked(devices, rate_per_s)
+        ranked = self._rank_candidates(devices, rate_per_s)
         sizes = [size for size in measured if self.least_cap <= size <= self.caps[-1]]
         near = [self.pilot(devices, size) for size in sizes if self.keeps_up(devices, size, MORE_TRAFFIC * rate_per_s)]
 
@@ -328,7 +330,7 @@ class Search:
                     2.0, sqrt(0.01 / self.demand.goal.late)
                 )
                 effort = Effort(self._floor, most, near, min(2.0, longer) * _HALF_WIDTH, CELL)
-                self._judged[key] = self._simulated(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
+                self._judged[key] = self._simulate(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
             else:
                 self._judged[key] = pilot
         return self._judged[key]
@@ -337,11 +339,11 @@ class Search:
         devices, cap, tail_ms = pilot.outcome.devices, pilot.outcome.batch_cap, pilot.outcome.tail_ms
         return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, CELL, tail_ms)
 
-    def with_more_traffic(self, outcome: Outcome) -> Outcome:
+    def outcome_under_more_traffic(self, outcome: Outcome) -> Outcome:
         """Return the outcome of the same devices under 20 % more traffic."""
         rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
         effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, CELL)
-        return self._simulated(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
+        return self._simulate(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
 
     @property
     def _most(self) -> float:
@@ -375,10 +377,10 @@ class Search:
             least = _PILOT * self._floor
             cell, phases = (CELL, _PHASES_QUICK) if self._is_quick else (_PILOT_CELL, _PHASES)
             effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases)
-            self._pilots[key] = self._simulated(*key, effort, _PILOTS)
+            self._pilots[key] = self._simulate(*key, effort, _PILOTS)
         return self._pilots[key]
 
-    def _simulated(self, devices: int, cap: int, rate_per_s: float, effort: Effort, stream: int) -> Simulated:
+    def _simulate(self, devices: int, cap: int, rate_per_s: float, effort: Effort, stream: int) -> Simulated:
         demand = self.demand
         if self._tell is not None:
             self._tell(f"{self.record.spec.model}: simulating {count_devices(devices)} with batches of up to {cap}")
@@ -393,7 +395,7 @@ class Search:
         """Whether a fleet keeps up with a rate at the allowed utilization."""
         return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
-    def _ranked(
+    def _rank_candidates(
         self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool] | None = None
     ) -> list[Simulated]:
         """Return pilots of this many devices, the best first, up to the first that is good enough.

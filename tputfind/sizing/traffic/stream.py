@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tputfind import options as values
-from tputfind.units import echoed
+from tputfind.units import echo
 
 Shares: TypeAlias = tuple[tuple[int, float], ...]
 """Numbers of samples, rising, each with its fraction of the requests."""
@@ -142,16 +142,16 @@ def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
         if not 0 <= time - before <= _LONGEST_GAP:
             rise = f"times must rise, by at most {_LONGEST_GAP:g}"
             raise ValueError(f"{names[number]}: {time!r} comes after {before!r}: {rise}")
-    return _checked([time - before for before, time in pairwise(times)], len(times))
+    return _check_gaps([time - before for before, time in pairwise(times)], len(times))
 
 
 def read_gaps(value: object) -> tuple[float, ...]:
     """Read times between requests from a list, a tuple or an array."""
-    gaps = _listed(value, _read_gap, "times between requests")
-    return _checked(gaps, len(gaps) + 1)
+    gaps = _read_list(value, _read_gap, "times between requests")
+    return _check_gaps(gaps, len(gaps) + 1)
 
 
-def _checked(gaps: Sequence[float], requests: int) -> tuple[float, ...]:
+def _check_gaps(gaps: Sequence[float], requests: int) -> tuple[float, ...]:
     if not FEWEST_ARRIVALS <= requests <= MOST_ARRIVALS:
         raise ValueError(f"{requests} requests are not from {FEWEST_ARRIVALS} to {MOST_ARRIVALS}")
     mean = fsum(gaps) / len(gaps)
@@ -162,13 +162,13 @@ def _checked(gaps: Sequence[float], requests: int) -> tuple[float, ...]:
 
 def read_counts(value: object) -> tuple[int, ...]:
     """Read the samples of each recorded request from a list, a tuple or an array."""
-    return tuple(_listed(value, values.whole, "numbers of samples"))
+    return tuple(_read_list(value, values.whole, "numbers of samples"))
 
 
-def _listed(value: object, read: Callable[[object], _Value], what: str) -> list[_Value]:
+def _read_list(value: object, read: Callable[[object], _Value], what: str) -> list[_Value]:
     listed = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(listed, (list, tuple)):
-        raise ValueError(f"{echoed(value)} is not a list of {what}")  # noqa: TRY004  # as of all readers
+        raise ValueError(f"{echo(value)} is not a list of {what}")  # noqa: TRY004  # as of all readers
     done = list[_Value]()
     for place, each in enumerate(listed):
         try:
@@ -191,11 +191,11 @@ def read_shares(value: object) -> Shares:
     else:
         pairs = list(value) if isinstance(value, (list, tuple)) else [(value, 1)]
     if not pairs:
-        raise ValueError(f"{echoed(value)} has no number of samples")
+        raise ValueError(f"{echo(value)} has no number of samples")
     weights: dict[int, float] = {}
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise ValueError(f"{echoed(pair)} is not a number of samples with its fraction, such as 4:0.2")
+            raise ValueError(f"{echo(pair)} is not a number of samples with its fraction, such as 4:0.2")
         samples = values.whole(pair[0])
         if samples in weights:
             raise ValueError(f"{samples} samples have two shares")

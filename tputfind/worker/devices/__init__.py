@@ -3,8 +3,8 @@
 import torch
 
 from tputfind.errors import NoSuchDevice
-from tputfind.processes.cores import of_device
-from tputfind.processes.failures import Circumstances, Passed, of_exception
+from tputfind.processes.cores import device_cores
+from tputfind.processes.failures import Circumstances, Passed, exception_failure
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.worker.devices.accelerator import Accelerator, count_here, kind_here
@@ -34,7 +34,7 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
         name = kind_here() or "cpu"
     if name == "cpu":
         return Cpu()
-    cores = of_device(name)
+    cores = device_cores(name)
     if cores is not None:
         return Cpu(name, cores)
     kind, _, number = name.partition(":")
@@ -85,7 +85,7 @@ def failure_of(
         own_memory=device.capabilities.own_memory,
     )
     device.lift_limit()
-    return of_exception(error, circumstances)
+    return exception_failure(error, circumstances)
 
 
 def _why_no(kind: str) -> str:

@@ -273,7 +273,7 @@ class Accelerator:
         self._by_module = by_module
         if limit_bytes is not None and not self.capabilities.memory_limit:
             raise BadRequest(f"--memory-limit: {self.torch_device} cannot be held to less memory than it has")
-        if self._memory.used_is_told_unopened:
+        if self._memory.can_read_before_open:
             self._outside_before_bytes = self._memory.used() or 0
         torch.accelerator.set_device_index(self._index)
         self.synchronize()
@@ -410,8 +410,8 @@ class DeviceMemory:
 
     def free_and_total(self) -> tuple[int, int] | None:
         """Return the free and the total bytes of the device."""
-        told: tuple[int, int] | None = self._told("get_memory_info", self._index)
-        return told or self._told("mem_get_info", self._index)
+        told: tuple[int, int] | None = self._ask_module("get_memory_info", self._index)
+        return told or self._ask_module("mem_get_info", self._index)
 
     def used(self) -> int | None:
         """Return the bytes in use by all processes; some modules read them without opening the device."""
@@ -422,25 +422,25 @@ class DeviceMemory:
         return None if info is None else info[1] - info[0]
 
     @property
-    def used_is_told_unopened(self) -> bool:
+    def can_read_before_open(self) -> bool:
         """Whether ``used`` works before the process opens the device, so that its context counts as its own."""
         return hasattr(self._module, "device_memory_used")
 
     def count(self, name: str) -> int | None:
         """Return a count of bytes by torch's name for it, such as ``max_memory_reserved``; None if unsupported."""
-        count = self._told(name, self._index)
+        count = self._ask_module(name, self._index)
         return None if count is None else int(count)
 
     def retries(self) -> int | None:
         """Return how often the allocator found no room, released all unused memory and tried again."""
-        count = (self._told("memory_stats", self._index) or {}).get("num_alloc_retries")
+        count = (self._ask_module("memory_stats", self._index) or {}).get("num_alloc_retries")
         return None if count is None else int(count)
 
     def give_back(self) -> None:
         """Release unused memory to the device, and reset the counters."""
-        self._told("empty_cache")
+        self._ask_module("empty_cache")
         for name in ("reset_peak_memory_stats", "reset_accumulated_memory_stats"):
-            self._told(name, self._index)
+            self._ask_module(name, self._index)
 
     def give_allocator(self, count: int) -> None:
         """Limit the allocator to this many bytes of the device."""
@@ -456,7 +456,7 @@ class DeviceMemory:
         """Return the allocator settings in this process's environment; None if there are none."""
         return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get(f"PYTORCH_{self._kind.upper()}_ALLOC_CONF")
 
-    def _told(self, name: str, *arguments: object) -> Any:
+    def _ask_module(self, name: str, *arguments: object) -> Any:
         """Call a function of torch.accelerator, or else of the device's module; return None if neither supports it."""
         for owner in (torch.accelerator, self._module):
             with suppress(*_REFUSALS):

@@ -14,7 +14,7 @@ from tputfind.worker.devices.cuda_allocator import (
     apply_conf,
     is_expandable,
     once_before_every_module,
-    with_segments,
+    switch_segments,
 )
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
@@ -69,7 +69,7 @@ class Cuda(Accelerator):
     def choose_allocator(self, name: str | None) -> None:
         """Use native or expandable segments, whatever the environment says; None changes nothing."""
         if name is not None:
-            self._conf = with_segments(self._conf, expandable=name == "expandable")
+            self._conf = switch_segments(self._conf, expandable=name == "expandable")
             apply_conf(self._conf)
 
     def refusal(self, dtype: str) -> str | None:

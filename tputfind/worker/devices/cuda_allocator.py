@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from tputfind.record.trace import MOST_EVENTS, Event, Trace, packed
+from tputfind.record.trace import MOST_EVENTS, Event, Trace, pack_events
 
 _EXPANDABLE: Final = "expandable_segments"
 _MOST_ENTRIES: Final = 10 * MOST_EVENTS
@@ -19,7 +19,7 @@ def allocator_conf() -> str | None:
     return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
 
 
-def with_segments(conf: str | None, *, expandable: bool) -> str:
+def switch_segments(conf: str | None, *, expandable: bool) -> str:
     """Return allocator settings with expandable segments switched on or off."""
     others = [part for part in _settings(conf) if not part.startswith(_EXPANDABLE)]
     return ",".join([*others, f"{_EXPANDABLE}:{expandable}"])
@@ -94,7 +94,7 @@ class Recorder:
             capped=capped,
             expandable=self._expandable,
             complete=complete,
-            packed=packed(events),
+            packed=pack_events(events),
         )
 
     def _count_allocations(self) -> int:

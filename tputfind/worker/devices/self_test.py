@@ -76,7 +76,7 @@ def self_test(device: Tested) -> Found:
     waits = _waits(device, tensor, load, steps)
     if not waits:
         findings.append("synchronize returns before the device has done its work")
-    events_ms, host_ms, finding = _compared(device, load, steps)
+    events_ms, host_ms, finding = _compare_clocks(device, load, steps)
     if finding:
         findings.append(finding)
     mark_ms = None if finding else _mark_ms(device)
@@ -119,7 +119,7 @@ def _waits(device: Tested, tensor: torch.Tensor, load: Callable[[int], None], st
     return False
 
 
-def _compared(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float | None, float, str]:
+def _compare_clocks(device: Tested, load: Callable[[int], None], steps: int) -> tuple[float | None, float, str]:
     """Return the times of a load by events (None without events) and by the host clock, and the events' fault."""
     host_ms = _host_ms(device, partial(load, steps))
     try:

@@ -34,7 +34,7 @@ _MOST_INFLATED_BYTES: Final = 2**28
 _FORCED: Final = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
 
 
-def trusted() -> bool:
+def trusts_files() -> bool:
     """Return whether the user allows this run's files to run code."""
     return os.environ.get(TRUSTED) == "1"
 
@@ -60,7 +60,7 @@ def load_program(path: Path) -> Any:
         BadRequest: an entry could run code; the message names it.
         Exception: whatever torch raises for a file that is not an archive.
     """
-    if trusted():
+    if trusts_files():
         return torch.export.load(path)
     # Not torch.export.load, which falls back to older layouts if this fails.
     from torch.export.pt2_archive._package import load_pt2
@@ -75,7 +75,7 @@ def load_program(path: Path) -> Any:
 def load_script(path: Path) -> Any:
     """Return the module in a TorchScript file; errors as for ``load_program``."""
     with path.open("rb") as file:
-        if not trusted():
+        if not trusts_files():
             _check_script(path, file)
         same = f"/proc/self/fd/{file.fileno()}"  # given the open file, torch would copy it into memory
         return torch.jit.load(same, map_location="cpu")  # type: ignore[no-untyped-call]
@@ -107,13 +107,13 @@ class _Archive:
     def refuse(self, entry: str, why: str) -> NoReturn:
         raise BadRequest(f"{self.path} is not loaded: {entry} {why}", HINT)
 
-    def check_pickled(self, name: str) -> None:
+    def check_pickle(self, name: str) -> None:
         try:
             with weights_only():
                 torch.load(io.BytesIO(self[name]), map_location="cpu", weights_only=True)
         except Exception as error:  # torch raises whatever reading a pickle brings about
             if self[name]:
-                self.refuse(name, f"holds more than tensors and plain values: {wanted(error)}")
+                self.refuse(name, f"holds more than tensors and plain values: {refused_global(error)}")
 
 
 def _inflated_bytes(file: io.BufferedReader) -> int:
@@ -136,7 +136,7 @@ def _check_program(path: Path, file: io.BufferedReader) -> None:
         if name.startswith("data/aotinductor/"):
             archive.refuse(name, "is compiled code")
         if _PICKLED.fullmatch(name):
-            archive.check_pickled(name)
+            archive.check_pickle(name)
         elif config := _CONFIG.fullmatch(name):
             _check_config(archive, name, config[1])
         elif name.startswith("models/"):
@@ -152,7 +152,7 @@ def _check_config(archive: _Archive, name: str, folder: str) -> None:
         if _OBJECT.match(entry):
             archive.refuse(os.path.join(folder, entry), "is an object, which makes itself by running code")  # noqa: PTH118
         if held["use_pickle"]:
-            archive.check_pickled(os.path.join(folder, entry))  # noqa: PTH118  # as torch joins them
+            archive.check_pickle(os.path.join(folder, entry))  # noqa: PTH118  # as torch joins them
 
 
 def _check_script(path: Path, file: io.BufferedReader) -> None:
@@ -171,7 +171,7 @@ def _check_script(path: Path, file: io.BufferedReader) -> None:
                 archive.refuse(name, "makes objects of C++")
 
 
-def wanted(error: Exception) -> str:
+def refused_global(error: Exception) -> str:
     """Return the global that torch refused to unpickle, or else the first line of the error."""
     found = re.search(r"GLOBAL ([\w.]+)", f"{error}")
     return found[1] if found else said(error)

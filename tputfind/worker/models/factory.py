@@ -17,12 +17,12 @@ from torch import nn
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.record.spec import Spec
 from tputfind.step import Step
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Inputs, MakeInputs
 from tputfind.worker.models import scripts, torchvision_models
 from tputfind.worker.models.lightning import as_training, example_call, is_lightning
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
-from tputfind.worker.models.steps import is_step, is_step_maker, of_step, raise_own_step, source_of_maker
+from tputfind.worker.models.steps import is_step, is_step_maker, raise_own_step, source_of_maker, step_source
 from tputfind.worker.models.user_code import (
     NO_EXIT,
     NO_MAIN,
@@ -56,7 +56,7 @@ def find(spec: Spec) -> Source:
             callables = [attribute] if attribute in names else names
         near = get_close_matches(attribute, callables, n=3)
         raise UnknownModel(
-            f"{home} {what} {shortened(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
+            f"{home} {what} {shorten_text(attribute)!r}", f"did you mean {' or '.join(near)}?" if near else ""
         )
     file = getattr(module, "__file__", None)
     path = Path(file) if file else None
@@ -65,20 +65,20 @@ def find(spec: Spec) -> Source:
     check_takes_nothing(spec.model, factory)
     factory = _hide_arguments(spec.model, factory)
     if spec.phase == "step":
-        return of_step(spec, factory, path)
+        return step_source(spec, factory, path)
     inputs = given_inputs(spec)
-    return Source(lambda: check_made(spec, factory(), inputs), inputs, path=path)
+    return Source(lambda: read_factory_result(spec, factory(), inputs), inputs, path=path)
 
 
 def _hide_arguments(model: str, factory: Callable[..., object]) -> Callable[..., object]:
     """Return the factory, wrapped so that it sees an empty command line; see ``without_arguments``."""
 
     @wraps(factory)
-    def called(*arguments: object) -> object:
+    def call_factory(*arguments: object) -> object:
         with without_arguments(model, "as it is called", NO_EXIT):
             return factory(*arguments)
 
-    return called
+    return call_factory
 
 
 _imported: dict[str, ModuleType | BaseException] = {}
@@ -103,7 +103,7 @@ def import_home(model: str) -> ModuleType:
     return module
 
 
-def check_made(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
+def read_factory_result(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
     """Return the result of a factory as a module and its inputs.
 
     Raises:
@@ -145,12 +145,12 @@ def _is_pair(made: object) -> TypeGuard[tuple[nn.Module, MakeInputs]]:
 def _import_file(path: Path, attribute: str) -> ModuleType:
     if not found(path.is_file):
         near = get_close_matches(path.name, _python_files(path.parent), n=1)
-        hint = f"did you mean {shortened(str(path.with_name(near[0])), LONGEST_PATH)}:{attribute}?" if near else ""
-        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}", hint)
+        hint = f"did you mean {shorten_text(str(path.with_name(near[0])), LONGEST_PATH)}:{attribute}?" if near else ""
+        raise UnknownModel(f"there is no file {shorten_text(str(path), LONGEST_PATH)}", hint)
     if scripts.is_entry_point(path, attribute):
         others = [name for name in scripts.callables_in(path) if name != attribute]
-        also = f"; {shortened(str(path), LONGEST_PATH)} also defines {', '.join(others[:8])}" if others else ""
-        what = f"{shortened(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
+        also = f"; {shorten_text(str(path), LONGEST_PATH)} also defines {', '.join(others[:8])}" if others else ""
+        what = f"{shorten_text(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
         raise UnknownModel(what, f"name a function that returns the model{also}")
     sys.path.insert(0, str(path.resolve().parent))
     name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
@@ -183,6 +183,6 @@ def _import_package(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but something that it imports does not
         hint = "write file.py:factory or package.module:factory"
-        raise UnknownModel(f"there is no package or module {shortened(name)!r}", hint) from None
+        raise UnknownModel(f"there is no package or module {shorten_text(name)!r}", hint) from None
     except (TypeError, ValueError):  # importlib raises these for names such as "" and ".x"
-        raise UnknownModel(f"{shortened(name)!r} is not the name of a package or module") from None
+        raise UnknownModel(f"{shorten_text(name)!r} is not the name of a package or module") from None

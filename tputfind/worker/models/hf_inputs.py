@@ -122,7 +122,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     if {"cache", "use_cache", "logits_to_keep"} & set(model.takes) and not _can_cache(model):
         parts |= {"use_cache": False}
     if any(isinstance(part, (Packed, Same, Prompt)) for part in parts.values()):
-        return lambda size: {name: _made(part, size) for name, part in parts.items()}
+        return lambda size: {name: _make_argument(part, size) for name, part in parts.items()}
     return (), dict(parts)
 
 
@@ -250,7 +250,7 @@ def _count_features(model: Model, modality: Modality) -> int:
     takes = inspect.signature(encode).parameters
     parts = {name: RULES[name](model) for name in _modality_arguments(model, modality) if name in takes}
     with torch.inference_mode():
-        features = encode(**{name: _made(part, 1) for name, part in parts.items() if part is not None})
+        features = encode(**{name: _make_argument(part, 1) for name, part in parts.items() if part is not None})
     found = tensors_of(getattr(features, "pooler_output", features))
     widths, width = {each.shape[-1] for each in found}, getattr(model.text, "hidden_size", None)
     if not found or (width is not None and widths != {width}):
@@ -273,7 +273,7 @@ def _check_options(model: Model, names: list[str]) -> None:
         raise BadRequest(f"{spec.model} takes {'pixels: --image-size says how many' if pixels else 'no tokens'}")
 
 
-def _made(part: Part, size: int) -> object:
+def _make_argument(part: Part, size: int) -> object:
     """Return the value of an argument for a batch size."""
     if isinstance(part, Same):
         return torch.cat([part.sample] * size) if part.packed else torch.stack([part.sample] * size)

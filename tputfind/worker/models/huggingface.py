@@ -15,10 +15,10 @@ from tputfind.processes.failures import said
 from tputfind.processes.messages import NamedModel
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 from tputfind.worker.inputs import Inputs
 from tputfind.worker.models.hf_inputs import Heard, draw_inputs, find_places
-from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, imported
+from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, import_package
 from tputfind.worker.models.weights import file_of, load
 
 PREFIX: Final = "hf:"
@@ -45,11 +45,11 @@ _NOTHING_FETCHED: Final = "only --weights DEFAULT fetches; hf:bert, hf:FOLDER an
 
 def find(spec: Spec) -> Source:
     """Return the source of a transformers model; errors as for ``find_model``."""
-    transformers = imported("transformers", "hf")
+    transformers = import_package("transformers", "hf")
     transformers.utils.logging.set_verbosity_error()
     file, name = file_of(spec), spec.model.removeprefix(PREFIX)
     if spec.weights not in (None, "DEFAULT") and file is None:
-        named = shortened(spec.weights or "", LONGEST_PATH)
+        named = shorten_text(spec.weights or "", LONGEST_PATH)
         raise BadRequest(f"--weights: there is no file {named!r}; DEFAULT are those that lie beside the config")
     config = _set_sizes(spec, _config(transformers, name, fetch=spec.weights == "DEFAULT"))
     if getattr(config, "quantization_config", None) is not None and spec.weights is None:
@@ -60,7 +60,7 @@ def find(spec: Spec) -> Source:
     heard = find_places(spec, kind, config) if spec.inputs is None else Heard({}, {})
 
     def build() -> tuple[nn.Module, Inputs]:
-        module = _made(kind, spec, name, config)
+        module = _make_module(kind, spec, name, config)
         if file is not None:
             load(module, file, spec.model)
         described = given_inputs(spec) if spec.inputs is not None else None
@@ -80,14 +80,14 @@ def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notic
     if not config.architectures:
         yield Notice(
             kind="measured_class",
-            seen=f"{shortened(spec.model, _LONGEST_NAME)} is measured as {kind.__name__}",
+            seen=f"{shorten_text(spec.model, _LONGEST_NAME)} is measured as {kind.__name__}",
             cause="its configuration names no class",
             advice="name another under architectures in config.json",
         )
     for argument, reason in heard.refused.items():
         yield Notice(
             kind="left_out",
-            seen=f"{argument} is left out: {shortened(reason, _LONGEST_REASON)}",
+            seen=f"{argument} is left out: {shorten_text(reason, _LONGEST_REASON)}",
             cause="the configuration does not fit",
             advice="use one of a published model",
         )
@@ -95,7 +95,7 @@ def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notic
 
 def named_models() -> Iterator[NamedModel]:
     """Yield the types of models whose default configuration can be named."""
-    auto = imported("transformers", "hf").models.auto.modeling_auto
+    auto = import_package("transformers", "hf").models.auto.modeling_auto
     for name in sorted(set().union(*(getattr(auto, mapping, {}) for mapping, _ in _HEADS))):
         yield NamedModel(name=f"{PREFIX}{name}", family="hf", input_shape="")
 
@@ -117,7 +117,7 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
         near = [one for one in get_close_matches(name.lower(), types, n=3) if one != name]
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else _NOTHING_FETCHED
         raise UnknownModel(
-            f"there is no configuration {shortened(name)!r} here: {shortened(said(error), LONGEST_PATH)}", hint
+            f"there is no configuration {shorten_text(name)!r} here: {shorten_text(said(error), LONGEST_PATH)}", hint
         ) from None
 
 
@@ -148,7 +148,7 @@ def class_of(transformers: Any, config: Any) -> Any:
     raise UnknownModel(f"transformers has no model for configurations of type {kind!r}", "tputfind models 'hf:*'")
 
 
-def _made(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
+def _make_module(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
     if spec.weights == "DEFAULT":
         try:
             fetched: nn.Module = kind.from_pretrained(

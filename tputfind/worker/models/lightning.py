@@ -155,7 +155,7 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
     if described is not None:
         return step, ((_build_batch(described),), {})
     if not step.takes_example:
-        collate, samples = _loaded(spec, module)
+        collate, samples = _load_samples(spec, module)
         return step, lambda size: (collate(list(islice(cycle(samples), size))),)
     if example is None:
         raise BadRequest(f"{spec.model} does not say what batch its training_step takes", _HOW)
@@ -204,7 +204,7 @@ def _has_loader(module: Any) -> bool:
     return overrides(module, "train_dataloader")
 
 
-def _loaded(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], list[Any]]:
+def _load_samples(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], list[Any]]:
     """Return the collate function and some samples of a module's own data.
 
     Raises:

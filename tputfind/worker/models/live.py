@@ -17,10 +17,10 @@ from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
 from tputfind.step import Step, context
 from tputfind.worker.inputs import Inputs
-from tputfind.worker.models.factory import check_made
+from tputfind.worker.models.factory import read_factory_result
 from tputfind.worker.models.lightning import is_lightning
 from tputfind.worker.models.source import Source, given_inputs
-from tputfind.worker.models.steps import is_step_maker, of_step, raise_own_step, source_of_maker
+from tputfind.worker.models.steps import is_step_maker, raise_own_step, source_of_maker, step_source
 
 
 def find(spec: Spec) -> Source:
@@ -41,7 +41,7 @@ def find(spec: Spec) -> Source:
         made, _ = _unpickle(spec, path)
         if is_step_maker(made):
             return source_of_maker(spec, made, path)
-        return of_step(spec, lambda: made if isinstance(made, Step) else made(), path)
+        return step_source(spec, lambda: made if isinstance(made, Step) else made(), path)
     inputs = given_inputs(spec)
 
     def build() -> tuple[nn.Module, Inputs]:
@@ -58,7 +58,7 @@ def find(spec: Spec) -> Source:
                 f"{spec.model} does not say what it takes",
                 "give inputs=lambda batch: torch.randn(batch, 3, 224, 224), or input_size=(3, 224, 224)",
             )
-        return check_made(spec, made, inputs)
+        return read_factory_result(spec, made, inputs)
 
     return Source(build, inputs, path=path)
 

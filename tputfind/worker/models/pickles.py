@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from tputfind.errors import UnknownModel
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 
 _MOST_BYTES: Final = 2**24
 """Maximum bytes read of a pickle: the objects of a file come first, and a module of thousands of layers takes less."""
@@ -38,7 +38,7 @@ class Pickled(NamedTuple):
     keys: tuple[str, ...] = ()
 
 
-def check_not_pickled(path: Path) -> None:
+def refuse_pickle(path: Path) -> None:
     """Refuse a file of ``torch.save``.
 
     Raises:
@@ -78,7 +78,7 @@ def check_not_pickled(path: Path) -> None:
 
 
 def _few(keys: tuple[str, ...]) -> str:
-    return ", ".join((*map(shortened, keys[:_SHOWN]), *(["..."] if len(keys) > _SHOWN else []))) or "empty"
+    return ", ".join((*map(shorten_text, keys[:_SHOWN]), *(["..."] if len(keys) > _SHOWN else []))) or "empty"
 
 
 def pickled_in(path: Path) -> Pickled | None:
@@ -114,7 +114,7 @@ def _pickle_of(path: Path) -> io.BytesIO | None:
 def _read(data: io.BytesIO) -> Pickled:
     events = list(islice(_events(data), _MOST_EVENTS))
     classes = [value for event, value in events if event == "global"]
-    others = [shortened(value.replace(" ", ".")) for value in classes if not value.startswith(_OF_TENSORS)]
+    others = [shorten_text(value.replace(" ", ".")) for value in classes if not value.startswith(_OF_TENSORS)]
     outermost = next(((event, value) for event, value in events if event != "string"), ("other", ""))
     if outermost[0] == "global" and not outermost[1].startswith(_OF_TENSORS):
         return Pickled("object", others[0])

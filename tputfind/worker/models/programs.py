@@ -134,14 +134,14 @@ def _is_plain(structure: Any) -> bool:
 def _is_expression(text: str) -> bool:
     """Return whether an expression is arithmetic, because sympy evaluates it as Python."""
 
-    def allowed(node: ast.AST) -> bool:
+    def is_safe(node: ast.AST) -> bool:
         if isinstance(node, ast.Call):
             return isinstance(node.func, ast.Name) and _is_sympy_name(node.func.id)
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             return re.fullmatch(r"[\w.+\-]*", node.value, re.ASCII) is not None
         return isinstance(node, _ARITHMETIC_NODES)
 
-    return _all_nodes(text, allowed)
+    return _all_nodes(text, is_safe)
 
 
 def _is_sympy_name(name: str) -> bool:
@@ -155,7 +155,7 @@ def _is_sympy_name(name: str) -> bool:
 def _is_guard(text: str) -> bool:
     """Return whether a guard reads only sizes of inputs, because torch makes Python code of it."""
 
-    def allowed(node: ast.AST) -> bool:
+    def is_safe(node: ast.AST) -> bool:
         if isinstance(node, ast.Name):
             return _OF_GUARDS.fullmatch(node.id) is not None
         if isinstance(node, ast.Call):
@@ -169,7 +169,7 @@ def _is_guard(text: str) -> bool:
             return node.value.isidentifier()
         return isinstance(node, (*_ARITHMETIC_NODES, ast.Subscript))
 
-    return _all_nodes(text, allowed)
+    return _all_nodes(text, is_safe)
 
 
 def _all_nodes(text: str, allowed: Callable[[ast.AST], bool]) -> bool:

@@ -14,11 +14,11 @@ from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.failures import said
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
-from tputfind.record.types import is_compiled
-from tputfind.units import shortened
+from tputfind.record.types import is_compile_mode
+from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.worker.models.checked import load_program, load_script
-from tputfind.worker.models.pickles import check_not_pickled
+from tputfind.worker.models.pickles import refuse_pickle
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 
 _EXPORTED: Final = ".pt2"
@@ -28,13 +28,13 @@ def find(spec: Spec) -> Source:
     """Return the source of a model file; errors as for ``find_model``."""
     path = Path(spec.model)
     if not found(path.is_file):
-        raise UnknownModel(f"there is no file {shortened(str(path), LONGEST_PATH)}")
-    check_not_pickled(path)
+        raise UnknownModel(f"there is no file {shorten_text(str(path), LONGEST_PATH)}")
+    refuse_pickle(path)
     if spec.weights is not None:
         raise BadRequest(f"--weights: {path} holds its own")
     if spec.phase == "train":
         raise BadRequest(f"--phase train: {path} holds a program for inference", "a factory may return the module")
-    if is_compiled(spec.mode) and path.suffix != _EXPORTED:
+    if is_compile_mode(spec.mode) and path.suffix != _EXPORTED:
         raise BadRequest(f"--mode {spec.mode}: {path} is TorchScript, which torch.compile does not take")
     return _program_source(spec, path) if path.suffix == _EXPORTED else _script_source(spec, path)
 
@@ -64,7 +64,7 @@ def _program_source(spec: Spec, path: Path) -> Source:
     except Exception as error:  # torch raises whatever reading an archive brings about
         raise UnknownModel(f"{path} holds no exported program: {said(error)}") from None
     inputs = _inputs_of(program, path)
-    caveats = (*_batch_axis_notices(path, inputs), *_of_training(path, program))
+    caveats = (*_batch_axis_notices(path, inputs), *_training_mode_notices(path, program))
     return Source(lambda: (_Exported(program), inputs), inputs, path=path, caveats=caveats)
 
 
@@ -80,7 +80,7 @@ def _batch_axis_notices(path: Path, inputs: Call) -> Iterator[Notice]:
         )
 
 
-def _of_training(path: Path, program: Any) -> Iterator[Notice]:
+def _training_mode_notices(path: Path, program: Any) -> Iterator[Notice]:
     """Yield a notice if a program was exported in training mode, which cannot be switched off."""
     if any(_trains(node) for node in program.graph.nodes if node.op == "call_function"):
         yield Notice(
@@ -149,7 +149,7 @@ def _inputs_of(program: Any, path: Path) -> Call:
             f"{path} leaves several lengths free, and does not say which is the batch ({shapes})",
             "export it with the batch as the only free length",
         )
-    drawn = [_drawn(value, example, free[0]) for value, example in zip(wanted, examples, strict=True)]
+    drawn = [_drawing_rule(value, example, free[0]) for value, example in zip(wanted, examples, strict=True)]
     inputs: Call = tree_unflatten(drawn, structure)
     return inputs
 
@@ -160,7 +160,7 @@ def _lengths(value: object) -> list[Any]:
     return [length.node.expr if isinstance(length, torch.SymInt) else int(length) for length in shape]
 
 
-def _drawn(value: object, example: object, batch: object) -> object:
+def _drawing_rule(value: object, example: object, batch: object) -> object:
     """Return a rule to draw an input: values like the example's, in its shape without the batch axis."""
     if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
         return example

@@ -58,7 +58,7 @@ class Source(NamedTuple):
     step: Callable[[], Step] | None = None
 
 
-def imported(package: str, extra: str) -> Any:
+def import_package(package: str, extra: str) -> Any:
     """Import a package and return it.
 
     Raises:
@@ -85,13 +85,13 @@ _DTYPES: Final = {
 def given_inputs(spec: Spec) -> Call | None:
     """Return the inputs that ``--input``, ``--input-size`` or ``--image-size`` describe; None without these options."""
     if spec.inputs is not None:
-        positional = tuple(_drawn(each) for each in spec.inputs if not each.name)
-        return positional, {each.name: _drawn(each) for each in spec.inputs if each.name}
+        positional = tuple(_drawing_rule(each) for each in spec.inputs if not each.name)
+        return positional, {each.name: _drawing_rule(each) for each in spec.inputs if each.name}
     shape = spec.input_size or ((3, spec.image_size, spec.image_size) if spec.image_size else None)
     return None if shape is None else ((Drawn(shape),), {})
 
 
-def _drawn(asked: Input) -> Drawn:
+def _drawing_rule(asked: Input) -> Drawn:
     axis = asked.shape.index("B") if "B" in asked.shape else None
     shape = tuple(length for length in asked.shape if length != "B")
     return Drawn(shape, axis, _DTYPES[asked.dtype], asked.below)

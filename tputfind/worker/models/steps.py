@@ -71,12 +71,12 @@ def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | Non
         step = maker(batch_size)
         if isinstance(step, (nn.Module, tuple, Step)):  # a factory of models or of steps that takes an argument
             check_takes_nothing(spec.model, maker)
-        return _checked(f"{spec.model} called with batch size {batch_size}", step)
+        return _check_step(f"{spec.model} called with batch size {batch_size}", step)
 
-    return of_step(spec, lambda: StepOfSize(lambda step: step(), make), path)
+    return step_source(spec, lambda: StepOfSize(lambda step: step(), make), path)
 
 
-def _checked(subject: str, step: object) -> object:
+def _check_step(subject: str, step: object) -> object:
     if inspect.iscoroutine(step):
         step.close()
         raise BadRequest(f"{subject} returned a coroutine, not a step", "write def instead of async def")
@@ -109,7 +109,7 @@ def as_step(spec: Spec, made: object) -> Step:
     )
 
 
-def of_step(spec: Spec, make: Callable[[], object], path: Path | None = None) -> Source:
+def step_source(spec: Spec, make: Callable[[], object], path: Path | None = None) -> Source:
     """Return the source of a step; raise IsOwnStep if the spec does not request a step yet."""
     if spec.phase != "step":
         raise_own_step(spec)

@@ -12,9 +12,9 @@ from torch import nn
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.messages import NamedModel
 from tputfind.record.spec import Spec
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs
-from tputfind.worker.models.source import Source, imported
+from tputfind.worker.models.source import Source, import_package
 from tputfind.worker.models.weights import file_of, load
 
 PREFIX: Final = "timm:"
@@ -22,12 +22,12 @@ PREFIX: Final = "timm:"
 
 def find(spec: Spec) -> Source:
     """Return the source of a timm model; errors as for ``find_model``."""
-    timm = imported("timm", "timm")
+    timm = import_package("timm", "timm")
     name = spec.model.removeprefix(PREFIX)
     if not timm.is_model(name):
         near = get_close_matches(name.lower(), timm.list_models(), n=3)
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else "tputfind models 'timm:*'"
-        raise UnknownModel(f"timm has no model {shortened(name)!r}", hint)
+        raise UnknownModel(f"timm has no model {shorten_text(name)!r}", hint)
     if spec.inputs is not None:
         raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
     try:
@@ -52,7 +52,7 @@ def find(spec: Spec) -> Source:
 
 def named_models() -> Iterator[NamedModel]:
     """Yield the models that can be named, in timm's order; parameters are unknown before a model is built."""
-    timm = imported("timm", "timm")
+    timm = import_package("timm", "timm")
     for name in timm.list_models():
         own = timm.get_pretrained_cfg(name)
         shape = "x".join(map(str, own.input_size)) if own and own.input_size else ""

@@ -16,14 +16,14 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
-from tputfind.units import shortened
+from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
 from tputfind.worker.models.detection import OBJECTS, targets_of
 from tputfind.worker.models.scripts import factories_of
 from tputfind.worker.models.source import LONGEST_PATH, Source, found
 from tputfind.worker.models.weights import file_of, load
-from tputfind.worker.structures import replaced
+from tputfind.worker.structures import patch_attribute
 
 FRAMES: Final = 16
 """Frames per clip: torchvision's video models were trained on 16, and some accept no other number."""
@@ -102,7 +102,7 @@ def find(spec: Spec) -> Source:
         None if resized else published.meta["num_params"],
         path=file,
         unfit=lambda device: _why_unfit_for_int8(spec, device) if family.quantized else "",
-        caveats=tuple(_detector_notices(spec, own_shape, shape) if family.detects else _of_training(spec, family)),
+        caveats=tuple(_detector_notices(spec, own_shape, shape) if family.detects else _training_notices(spec, family)),
         deferrable=is_random and not family.quantized,
         finish=_fill_heads if is_random else lambda _: None,
     )
@@ -196,7 +196,7 @@ def _published_weights(spec: Spec) -> Any:
     if spec.weights is None or spec.weights in known:
         return None if spec.weights is None else known[spec.weights]
     if file_of(spec) is None:
-        names, named = ", ".join(known), shortened(spec.weights, LONGEST_PATH)
+        names, named = ", ".join(known), shorten_text(spec.weights, LONGEST_PATH)
         raise BadRequest(f"--weights: {named!r} is neither a file nor weights of {spec.model}: it has {names}")
     return None
 
@@ -229,14 +229,14 @@ def _keep_random_weights() -> Iterator[None]:
     from torchvision.models import WeightsEnum
 
     with (
-        replaced(WeightsEnum, "get_state_dict", lambda *_, **__: {}),
-        replaced(nn.Module, "load_state_dict", lambda *_, **__: None),
+        patch_attribute(WeightsEnum, "get_state_dict", lambda *_, **__: {}),
+        patch_attribute(nn.Module, "load_state_dict", lambda *_, **__: None),
     ):
         yield
 
 
 def _why_unfit_for_int8(spec: Spec, can: Capabilities) -> str:
-    if not can.on_host:
+    if not can.is_cpu:
         return "its int8 operators are for the CPU: --device cpu"
     return "" if spec.dtype == "fp32" else "it computes in int8, whatever its inputs are: leave --dtype out"
 
@@ -266,7 +266,7 @@ def _detector_notices(spec: Spec, own: tuple[int, ...], asked: tuple[int, ...]) 
         )
 
 
-def _of_training(spec: Spec, family: _Family) -> Iterator[Notice]:
+def _training_notices(spec: Spec, family: _Family) -> Iterator[Notice]:
     if spec.phase == "train" and not family.classifies:
         yield Notice(
             kind="stand_ins",
@@ -285,7 +285,7 @@ def _size_in_detector(own: tuple[int, ...], asked: tuple[int, ...]) -> tuple[int
 
 
 def _unknown_name(name: str, names: list[str]) -> UnknownModel:
-    quoted = shortened(name, LONGEST_PATH)
+    quoted = shorten_text(name, LONGEST_PATH)
     if foreign := _FOREIGN.get(Path(name).suffix.lower()):
         return UnknownModel(
             f"{quoted}: {foreign}", "a factory may load it and return a torch.nn.Module: file.py:FACTORY"
@@ -299,7 +299,7 @@ def _unknown_name(name: str, names: list[str]) -> UnknownModel:
     near = get_close_matches(name.lower(), names, n=3)
     if name.isdecimal():
         return UnknownModel(
-            f"there is no model {shortened(name)!r}", "commas stand between numbers: --batch-sizes 1,2,4"
+            f"there is no model {shorten_text(name)!r}", "commas stand between numbers: --batch-sizes 1,2,4"
         )
     hint = f"did you mean {' or '.join(near)}?" if near else "tputfind models lists what can be named"
-    return UnknownModel(f"there is no model {shortened(name)!r}", hint)
+    return UnknownModel(f"there is no model {shorten_text(name)!r}", hint)

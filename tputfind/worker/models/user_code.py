@@ -15,8 +15,8 @@ from typing import Final, TextIO
 from torch import nn
 
 from tputfind.errors import BadRequest
-from tputfind.processes.failures import in_short
-from tputfind.units import shortened
+from tputfind.processes.failures import cut_line
+from tputfind.units import shorten_text
 
 NO_MAIN: Final = 'put what parses arguments under if __name__ == "__main__":'
 NO_EXIT: Final = "a factory returns the model: it neither parses arguments nor calls sys.exit"
@@ -42,7 +42,7 @@ def without_arguments(name: str, doing: str, hint: str) -> Iterator[None]:
             yield
     except SystemExit as end:
         lines = [line.strip() for line in (*written.getvalue().splitlines(), end.code or "") if isinstance(line, str)]
-        complaint = next((f": {in_short(line)}" for line in reversed(lines) if line), "")
+        complaint = next((f": {cut_line(line)}" for line in reversed(lines) if line), "")
         code = end.code if isinstance(end.code, int) else ""
         raise BadRequest(f"{name} calls sys.exit({code}) {doing}{complaint}", hint) from None
     finally:
@@ -81,7 +81,7 @@ def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
         name = model.rpartition(":")[2]
         raise BadRequest(
             f"{model} takes arguments ({', '.join(needed)}): "
-            f"name a function without arguments that returns {shortened(name)}(...)"
+            f"name a function without arguments that returns {shorten_text(name)}(...)"
         )
 
 
@@ -104,7 +104,7 @@ def check_has_no_parent(error: ImportError, path: Path, attribute: str) -> None:
     folder, name = module_name(path.resolve(), 1 if dots is None else len(dots[1]))
     where = "" if folder == Path.cwd() else f"in {folder} "
     raise BadRequest(
-        f"{path} imports from its package ({shortened(line)}), which a file that is named by its path is not in",
+        f"{path} imports from its package ({shorten_text(line)}), which a file that is named by its path is not in",
         f"{where}name it {name}:{attribute}",
     ) from None
 

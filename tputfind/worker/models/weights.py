@@ -13,7 +13,7 @@ from torch import nn
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec
-from tputfind.worker.models.checked import HINT, trusted, wanted
+from tputfind.worker.models.checked import HINT, refused_global, trusts_files
 from tputfind.worker.models.pickles import pickled_in
 from tputfind.worker.models.source import found
 
@@ -48,7 +48,7 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     except UnpicklingError as error:
         if not _is_checkpoint(file, error):
             raise BadRequest(f"--weights: {file} holds no weights of {model}: torch finds no tensors in it") from None
-        what = f"holds more than tensors and plain values: {wanted(error)}"
+        what = f"holds more than tensors and plain values: {refused_global(error)}"
         raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
     except Exception as error:  # reading any other file can raise anything
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
@@ -63,7 +63,7 @@ def _is_checkpoint(file: Path, error: UnpicklingError) -> bool:
 
 def _read(file: Path) -> Mapping[str, Any]:
     if file.suffix != ".safetensors":
-        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=not trusted())
+        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=not trusts_files())
         return held
     try:
         from safetensors.torch import load_file

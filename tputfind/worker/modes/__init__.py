@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead, with_backend
+from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead, backend_mode
 from tputfind.worker.modes.cudagraph import CudaGraph
 from tputfind.worker.modes.mode import Eager, Mode
 
@@ -16,6 +16,6 @@ MODES: Final[dict[str, type[Mode]]] = {
 }
 
 
-def mode_named(name: str) -> type[Mode]:
+def mode_class(name: str) -> type[Mode]:
     """Return the class of a mode; ``compile:NAME`` may name any backend of ``torch.compile``."""
-    return MODES.get(name) or with_backend(name.partition(":")[2])
+    return MODES.get(name) or backend_mode(name.partition(":")[2])

@@ -85,7 +85,7 @@ class Freezing(Compile):
         super().__init__(module, step_of, synchronize)
 
 
-def with_backend(name: str) -> type[Compile]:
+def backend_mode(name: str) -> type[Compile]:
     """Return a mode that compiles with any backend that torch lists, such as ``openvino`` or ``tensorrt``."""
 
     class Backend(Compile):

@@ -35,10 +35,10 @@ class CudaGraph:
     ) -> Prepared:
         """Return a function that replays the captured step."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
-        return Prepared(captured(plain, self._pool))
+        return Prepared(capture_graph(plain, self._pool))
 
 
-def captured(step: Callable[[], object], pool: object = None) -> Callable[[], object]:
+def capture_graph(step: Callable[[], object], pool: object = None) -> Callable[[], object]:
     """Return a function that replays a step on the current stream of the current CUDA device, with the captured inputs.
 
     The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs).
