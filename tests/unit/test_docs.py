@@ -169,6 +169,7 @@ DEFINED = (
     "exact to 0.4 %",
     "at 25 to 67 % of the device's highest rate",
     "adds 0.5 ms to a batch and 0.05 ms",
+    "The last 30 % of",
 )
 """Phrases with a figure that is not a measurement: a rule of the tool, or the definition of a word."""
 
