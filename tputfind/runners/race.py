@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf, log, sqrt
+from math import inf, log
 from random import Random
 from time import monotonic
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from tputfind.analysis.compare import judged_in_turn
 from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
@@ -33,6 +32,7 @@ _TIE: Final = 0.005
 """A variant leads only if it is estimated to be faster by more than this fraction than one that is simpler."""
 _OF_NEW: Final = 0.86
 """Fraction of the time of a race after which only variants that have not run get a round."""
+_SWEEPS: Final = 200
 
 
 class Course:
@@ -172,14 +172,17 @@ class Course:
 def levels_of(duels: Mapping[tuple[Spec, Spec], Duel]) -> dict[Spec, float]:
     """Return the estimated log throughput of each variant, by weighted least squares over the ratios of all duels.
 
-    That of the first variant is 0; a ratio weighs as much as it has rounds.
+    That of the first variant is 0; a ratio weighs as much as it has rounds. The normal equations are solved by the
+    method of Gauss and Seidel.
     """
-    specs = list(dict.fromkeys(spec for pair in duels for spec in pair))
-    rows, values = [[float(spec == specs[0]) for spec in specs]], [0.0]
+    levels = dict.fromkeys((spec for pair in duels for spec in pair), 0.0)
+    beside: dict[Spec, list[tuple[Spec, float, int]]] = {spec: [] for spec in levels}
     for (old, new), duel in duels.items():
-        turns = duel.tried.turns
-        weight = sqrt(len(turns.rounds))
-        rows.append([weight * ((spec == new) - (spec == old)) for spec in specs])
-        values.append(weight * log(turns.ratio(1, 0) or 1.0))
-    solved = np.linalg.lstsq(np.array(rows), np.array(values), rcond=None)[0]
-    return dict(zip(specs, map(float, solved), strict=True))
+        ratio, count = log(duel.tried.turns.ratio(1, 0) or 1.0), len(duel.tried.turns.rounds)
+        beside[new].append((old, ratio, count))
+        beside[old].append((new, -ratio, count))
+    for _ in range(_SWEEPS):
+        for spec in list(levels)[1:]:
+            rounds = sum(count for _, _, count in beside[spec])
+            levels[spec] = sum(count * (levels[other] + ratio) for other, ratio, count in beside[spec]) / rounds
+    return levels
