@@ -67,6 +67,11 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     interrupted: bool = False
 
     @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The first leader, which is the spec of the request."""
+        return (self.contenders[0].spec,)
+
+    @property
     def ties(self) -> list[Contender]:
         """The variants that may be faster than a leader within the noise, and are no simpler."""
         return [one for one in self.contenders if one.outcome == "not_faster" and one.may_be_faster]

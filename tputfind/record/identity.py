@@ -7,8 +7,6 @@ from typing import Any, Final, Literal, NamedTuple, cast, get_type_hints
 
 import msgspec
 
-from tputfind.record.clocks import Methods, Pipeline
-from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, apply_findings
 
@@ -56,10 +54,10 @@ class Question(NamedTuple):
     device_name: str | None = None
 
 
-def question_of(result: Record | Methods | Pipeline | Forecasts) -> Question:
-    """Return the specs and the device of a result."""
-    specs = result.specs if isinstance(result, Pipeline) else (result.spec,)
-    return Question(specs, result.device_name if isinstance(result, Forecasts) else result.environment.device_name)
+def question_of(result: Any) -> Question:
+    """Return the specs and the device of any result with a measurement."""
+    specs = getattr(result, "specs", None) or (result.spec,)
+    return Question(specs, getattr(result, "device_name", None) or result.environment.device_name)
 
 
 def unlike_questions(old: Question, new: Question) -> list[str]:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+import msgspec
+
+from tputfind.analysis.race import Race
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files, identity
 from tputfind.record.identity import Question
-from tputfind.record.untrusted import indent_json
+from tputfind.record.untrusted import indent_json, printable_json, told_as_bad_record
 from tputfind.report.charts import draw
 from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.draw import PLOT_MAKER
@@ -75,7 +78,7 @@ _OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beg
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
 """All file forms. Only records of runs have plots."""
-MEASURED: Final = ("record", "clocks", "forecast")
+MEASURED: Final = ("record", "clocks", "forecast", "race")
 """Kinds of JSON that hold measurements, which cannot be made again from other files."""
 _STDOUT: Final = Path("/dev/stdout")
 _ABSENT: Final = {form: f"a .{form} holds one result, and several are asked for" for form in ("json", "csv")}
@@ -174,7 +177,7 @@ class Outputs:
         hint = f"name another file, or give {'overwrite=True' if output.wanted_by == 'save' else '--overwrite'}"
         if not _is_replaceable(path, output.kind):
             raise BadRequest(f"{told} exists, and is not a {NAMES[output.kind]} of tputfind's", hint)
-        if output.kind in MEASURED and (differing := _unlike(path, self._question)):
+        if output.kind in MEASURED and (differing := _unlike(path, output.kind, self._question)):
             raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 
     def check_all(self, table: Output | None = None) -> None:
@@ -318,12 +321,16 @@ def _is_replaceable(path: Path, kind: Kind) -> bool:
         return False
 
 
-def _unlike(path: Path, question: Question) -> str:
+def _unlike(path: Path, kind: Kind, question: Question) -> str:
     """Return how the measurement in a file differs from the question; empty if it does not."""
     if path.stat().st_size == 0:
         return ""
     try:
-        found = files.load(path)
+        found: Any = files.load(path) if kind != "race" else None
+        if found is None:
+            data = files.content(path)
+            with told_as_bad_record(data, str(path)):
+                found = msgspec.json.decode(printable_json(data), type=Race)
     except TputfindError as unreadable:
         return unreadable.message
     return "; ".join(identity.unlike_questions(identity.question_of(found), question))

@@ -19,6 +19,7 @@ from tputfind.analysis.compare import compare
 from tputfind.analysis.race import Contender, Race
 from tputfind.commands.outputs import model_sources
 from tputfind.errors import BadRequest, TputfindError
+from tputfind.readers.results import load
 from tputfind.record import files
 from tputfind.record.files import load_record
 from tputfind.record.identity import Question, question_of, unlike_questions
@@ -223,6 +224,17 @@ def test_record_appearing_during_run_is_kept_if_it_answers_another_question(tmp_
 
     assert files.load_record(tmp_path / "a.json") == example()
     assert "holds another measurement" in outputs.problems[0].message
+
+
+def test_race_file_is_replaced_only_by_a_race_of_the_same_request(tmp_path):
+    race = load(record_path("nvidia-h200/tune/resnet50-fp16.json"))
+    race.save(tmp_path / "a.json")
+    race.save(tmp_path / "a.json")
+    first, *others = race.contenders
+    other = replace(race, contenders=(replace(first, spec=replace(first.spec, dtype="bf16")), *others))
+
+    with pytest.raises(BadRequest, match=r"save .* holds another measurement: dtype"):
+        other.save(tmp_path / "a.json")
 
 
 @pytest.mark.parametrize("name", ["resnet50-fp16-batch-1.json", "mobilenet_v3_large-resnet50-fp32.json"])
