@@ -153,21 +153,20 @@ class ServiceTimes:
 def _isotonic(curves: NDArray[np.float64], weights: Sequence[int]) -> NDArray[np.float64]:
     """Return the nearest curves, a row per batch size, in which no larger size takes less time.
 
-    Isotonic regression of each quantile over the sizes, weighted by their samples, by pooling adjacent violators
-    (Barlow, Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972). It keeps the order
-    of quantiles, so that each row still rises.
+    Isotonic regression of each quantile over the sizes, weighted by their samples, by the max-min formula (Barlow,
+    Bartholomew, Bremner and Brunk, "Statistical Inference under Order Restrictions", 1972). It keeps the order of
+    quantiles, so that each row still rises.
     """
+    falls = (np.diff(curves, axis=0) < 0).any(axis=0)
+    of = curves[:, falls]
+    mass = np.cumsum([0, *weights])[:, None]
+    total = np.cumsum(np.vstack([np.zeros_like(of[:1]), of * np.diff(mass, axis=0)]), axis=0)
+    fitted = np.zeros_like(of)
+    for low in range(len(curves)):
+        means = (total[low + 1 :] - total[low]) / (mass[low + 1 :] - mass[low])
+        fitted[low:] = np.maximum(fitted[low:], np.minimum.accumulate(means[::-1])[::-1])
     pooled = curves.copy()
-    for place in np.flatnonzero((np.diff(curves, axis=0) < 0).any(axis=0)):
-        blocks: list[tuple[float, int, int]] = []
-        for value, weight in zip(curves[:, place].tolist(), weights, strict=True):
-            mean, mass, sizes = value, weight, 1
-            while blocks and blocks[-1][0] > mean:
-                before, of_before, its_sizes = blocks.pop()
-                mean = (before * of_before + mean * mass) / (of_before + mass)
-                mass, sizes = mass + of_before, sizes + its_sizes
-            blocks.append((mean, mass, sizes))
-        pooled[:, place] = np.repeat([mean for mean, _, _ in blocks], [sizes for _, _, sizes in blocks])
+    pooled[:, falls] = fitted
     return pooled
 
 
