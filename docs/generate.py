@@ -108,8 +108,8 @@ MEANINGS: Final = {
     "samples_per_step": "samples in a step: the batch size times `--accumulate`, or as your own step declares",
     "parallel": "how several devices share one model: `ddp` or `fsdp`",
     "ranks": "devices of the model; batch sizes are those of each, throughput is that of all",
-    "instances": "copies of the model that ran at once; batch sizes are those of each, throughput is that of all",
     "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",
+    "instances": "copies of the model that ran at once; batch sizes are those of each, throughput is that of all",
 }
 TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 

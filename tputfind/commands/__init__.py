@@ -52,7 +52,8 @@ COMMANDS: Final = {
         (model.pt2, model.pt), file.py:FACTORY or package.module:FACTORY. A factory returns a module, or a module and a
         callable that makes the inputs of a batch size.
 
-        --dtype, --layout and --mode take lists, such as fp16,bf16: every model is measured in every combination.""",
+        --dtype, --layout, --mode and --instances take lists, such as fp16,bf16: every model is measured in every
+        combination.""",
         (Argument("models", "MODEL", "MODEL [MODEL ...]", several=True),),
         options.RUN,
         (
@@ -66,8 +67,8 @@ COMMANDS: Final = {
     "tune": Command(
         "Find the best way to run a model, by racing.",
         """
-        It varies the layout, the mode and, on a CPU, the number of cores; give lists to choose others and dtypes.
-        Each variant is timed in turn with the leader until one is certainly faster. The winner is measured in full.""",
+        It varies the layout, the mode and, on a CPU, the numbers of instances and cores; lists choose others, and
+        dtypes. Each variant is timed in turn with the leader. The winner is measured in full.""",
         (Argument("model", "MODEL"),),
         options.TUNE,
         ("tputfind tune resnet50 --dtype fp16 --budget 5min", "tputfind tune net.py:make --for latency --device cpu"),

@@ -215,8 +215,8 @@ COLUMNS: Final = (
     Column("samples_per_step", "Int64", lambda _, row: row.samples_per_step),
     _column_of_all_rows("parallel", "string", lambda record, _: record.spec.parallel),
     _column_of_all_rows("ranks", "Int64", lambda record, _: record.spec.device_count),
-    _column_of_all_rows("instances", "Int64", lambda record, _: record.spec.instances),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),
+    _column_of_all_rows("instances", "Int64", lambda record, _: record.spec.instances),
 )
 """In the order of the CSV. New columns are added at the end."""
 
