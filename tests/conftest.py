@@ -58,9 +58,9 @@ def ask(kept):
     return kept.run
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # while it is open, an event loop runs here, which tests elsewhere would find
 def browser():
-    """Return the system's Chromium, shared by all tests; each test opens its own pages. See support.browser."""
+    """Return the system's Chromium, shared by a module's tests; each test opens its own pages. See support.browser."""
     from support.browser import missing, started
 
     reason = missing()

@@ -15,6 +15,14 @@ class Sleeps(nn.Module):
         return 2 * x
 
 
+class LagsBehind(nn.Module):
+    """Takes ten times as long on the last core."""
+
+    def forward(self, x):
+        time.sleep(0.1 if max(os.sched_getaffinity(0)) == os.cpu_count() - 1 else 0.01)
+        return 2 * x
+
+
 class Grows(nn.Module):
     """Returns 16 000 bytes per sample."""
 
@@ -45,6 +53,10 @@ def samples(batch):
 
 def sleeps():
     return Sleeps(), samples
+
+
+def lags():
+    return LagsBehind(), samples
 
 
 def grows():

@@ -33,6 +33,16 @@ def test_two_instances_of_a_sleeping_model_double_its_throughput(tmp_path, ask):
     assert "Best recipe    fp32 nchw eager instances=2, batch 4" in ran.out
 
 
+def test_instances_are_as_fast_as_the_slowest_and_may_end_behind(tmp_path, ask):
+    ran = ask(tmp_path, f"{FILE}:lags", *TWO, *FEW, "--save", "rows.csv")
+
+    assert ran.status == 0, ran.err
+    with (tmp_path / "rows.csv").open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["status"] == "ok"
+    assert float(row["samples_per_s"]) == pytest.approx(2 * 4 / 0.1, rel=0.2)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 def test_instances_share_a_memory_ceiling(tmp_path, ask):
     search = ("--max-latency", "none", *QUICK, "--save", "rows.json", "--overwrite")

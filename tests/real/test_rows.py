@@ -152,22 +152,23 @@ import torch
 
 
 def make():
-    with open(os.environ["BUILT"], "a") as built:
+    with open(__file__ + ".built", "a") as built:
         built.write(f"{os.getpid()}\\n")
     return torch.nn.Linear(4, 4), lambda batch: torch.randn(batch, 4)
 """
 
 
-def test_process_of_a_trial_continues_as_the_row_of_its_batch(tmp_path, ask, monkeypatch):
+def test_process_of_a_trial_continues_as_the_row_of_its_batch(tmp_path, ask):
     (tmp_path / "counted.py").write_text(PROCESSES)
-    monkeypatch.setenv("BUILT", str(tmp_path / "built"))
 
     asked = (f"{tmp_path}/counted.py:make", "--device", "cpu", "--max-batch", 2, "--processes", 1, "--max-seconds", 1)
     record = ask(tmp_path, *asked).record()
 
     assert [trial.batch_size for trial in record.trials] == [1, 2]
     assert [row.batch_size for row in record.rows if row.status == "ok"] == [1, 2]
-    assert len(set((tmp_path / "built").read_text().split())) == 3  # one for diagnosis, one for each batch size
+    assert (
+        len(set((tmp_path / "counted.py.built").read_text().split())) == 3
+    )  # one for diagnosis, one for each batch size
 
 
 SLOW_AT_FIRST = """

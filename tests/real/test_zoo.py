@@ -87,7 +87,7 @@ def test_detector_notices_explain_its_figures(tmp_path, ask):
         (["vgg11", "--input-size", "3x64"], 2, "vgg11 takes samples such as 3x224x224, not 3x64"),
         (["vgg11", "--input-size", "1x64x64"], 2, "vgg11 takes samples such as 3x224x224, not 1x64x64"),
         (["r3d_18", "--input-size", "3x64x64"], 2, "r3d_18 takes samples such as 3x16x112x112, not 3x64x64"),
-        (["resnet18", "--weights", "BEST"], 2, "no weights of resnet18: it has IMAGENET1K_V1, DEFAULT"),
+        (["resnet18", "--weights", "BEST"], 2, "neither a file nor weights of resnet18: it has IMAGENET1K_V1, DEFAULT"),
         (["vit_b_16", "--weights", "DEFAULT", "--image-size", "64"], 2, "are for samples of 3x224x224 alone"),
     ],
 )

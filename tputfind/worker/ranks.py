@@ -122,7 +122,8 @@ class _Member:
             if os.read(self._pipes[0], 1) != _STEP:
                 raise _TurnsOver
             for pipe in self._back:
-                os.write(pipe, _STEP)
+                with suppress(BrokenPipeError):  # rank 0 has taken its last step, and ended
+                    os.write(pipe, _STEP)
         else:
             self.tell(_STEP)
             if self._steps == 0 or self._steps > _AHEAD:  # all begin together

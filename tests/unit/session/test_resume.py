@@ -27,6 +27,7 @@ OTHER = {
     "mode": "compile",
     "parallel": "ddp",
     "gpus": 2,
+    "instances": 2,
     "phase": "train",
     "optimizer": "sgd",
     "clip": 1.0,
