@@ -15,7 +15,7 @@ from tputfind.record.identity import name_of
 from tputfind.record.record import Record
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
-from tputfind.record.types import Amount, Count
+from tputfind.record.types import Above0, Amount, Count
 
 Goal = Literal["throughput", "latency"]
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
@@ -31,7 +31,7 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """A variant of a race, and its outcome against ``against``, the leader at that moment.
 
     ``judgement`` has the leader as OLD. It is None for the first leader, and for a variant that was not timed for this
-    ``reason``.
+    ``reason``. ``of_winner`` is its throughput over that of the winner, estimated from all rounds of the race.
     """
 
     spec: Spec
@@ -41,11 +41,15 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     turns: Turns | None = None
     seconds: Amount = 0.0
     reason: str = ""
+    of_winner: Above0 | None = None
 
     @property
     def may_be_faster(self) -> bool:
-        """Whether the interval admits that the variant is faster than the leader."""
-        return self.judgement is not None and self.judgement.high is not None and self.judgement.high > 1
+        """Whether the interval admits that the variant is faster than the winner."""
+        if self.judgement is None or self.judgement.high is None or self.judgement.ratio is None:
+            return False
+        known = self.judgement.ratio if self.of_winner is None else self.of_winner
+        return known * self.judgement.high / self.judgement.ratio > 1
 
 
 class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="race"):
@@ -78,8 +82,8 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
     @property
     def undecided(self) -> list[Contender]:
-        """The variants that may be faster than a leader by more than ``REGRET``; the budget ended their rounds."""
-        return [one for one in self.contenders if one.outcome == "undecided"]
+        """The variants that may be faster than the winner, or not be slower; the budget ended their rounds."""
+        return [one for one in self.contenders if one.outcome == "undecided" and one.may_be_faster]
 
     @property
     def untried(self) -> list[Contender]:

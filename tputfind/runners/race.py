@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import inf, log
+from math import exp, inf, log
 from random import Random
 from time import monotonic
 from typing import Final
@@ -27,7 +27,7 @@ _TUNES_S: Final = 240.0
 """The same for a variant whose compiler times kernels to choose among them."""
 _STARTS_S: Final = 5.0
 _CLOSE: Final = 0.05
-"""Variants that are estimated to be slower by more than this fraction get no further round."""
+"""Variants that are estimated to be slower than a new leader by more than this fraction do not meet it."""
 _TIE: Final = 0.005
 """A variant leads only if it is estimated to be faster by more than this fraction than one that is simpler."""
 _OF_NEW: Final = 0.86
@@ -69,7 +69,11 @@ class Course:
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """All variants, in the order in which they first met a leader."""
-        return tuple(self._contenders.values())
+        levels = levels_of(self._duels)
+        of_winner = {spec: exp(level - levels.get(self.leader, 0.0)) for spec, level in levels.items()}
+        return tuple(
+            msgspec.structs.replace(one, of_winner=of_winner.get(spec)) for spec, one in self._contenders.items()
+        )
 
     def run(self) -> None:
         """Let every variant that differs from the leader in one factor meet it in one round.
@@ -101,9 +105,11 @@ class Course:
         levels = levels_of(self._duels)
         for rival in sorted(levels, key=lambda spec: -levels[spec]):
             duel = self._duels.get((self.leader, rival)) or self._duels.get((rival, self.leader))
-            if rival == self.leader or levels[rival] < levels[self.leader] - _CLOSE:
+            if rival == self.leader or frozenset((self.leader, rival)) in self._settled:
                 continue
-            if frozenset((self.leader, rival)) in self._settled or (duel and len(duel.tried.turns.rounds) >= LOOKS[-1]):
+            if duel is None and levels[rival] < levels[self.leader] - _CLOSE:
+                continue
+            if duel is not None and len(duel.tried.turns.rounds) >= LOOKS[-1]:
                 continue
             if self._clock() + self._expected_s(rival) < self._rounds_until_s:
                 return rival
@@ -152,6 +158,8 @@ class Course:
         self._duels = {pair: duel for pair, duel in self._duels.items() if spec not in pair}
         if self._duels:
             self._judge()
+        else:
+            self.leader = next(spec for spec, one in self._contenders.items() if one.outcome != "failed")
 
     def _judge(self) -> None:
         """Judge every duel by the scatter of all, and let the variant lead that is estimated to be the fastest."""

@@ -29,6 +29,7 @@ class Space:
         self.factors = {"nchw": 1.0, "eager": 1.0} | factors
         self.random = Random(seed)
         self.broken = broken
+        self.fails_from = None  # rounds after which nhwc fails
         self.now_s = 0.0
         self.met = []
 
@@ -58,6 +59,8 @@ class Simulated(Duel):
         space.met.append(self.pair)
         space.now_s += max(SECONDS[spec.mode] for spec in self.pair)
         failed = [number for number, spec in enumerate(self.pair) if spec.mode in space.broken]
+        if space.fails_from is not None and len(space.met) >= space.fails_from:
+            failed = [number for number, spec in enumerate(self.pair) if spec.layout == "nhwc"][:1] or failed
         if failed:
             failure = Failure(kind="error", message="had enough")
             self.tried = self.tried._replace(failed=failed[-1], failure=failure)
@@ -131,6 +134,31 @@ def test_simplest_of_nearly_equal_variants_leads():
     course = Space({"nhwc": 1.0, "compile": 1.0, "compile:freezing": 1.0}).race(10_000.0)
 
     assert course.leader == PLAIN
+
+
+def test_every_variant_is_set_beside_the_winner():
+    course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.0}).race(10_000.0)
+
+    of_winner = {(one.spec.layout, one.spec.mode): one.of_winner for one in course.contenders}
+    assert of_winner["nhwc", "compile"] == 1
+    assert of_winner["nchw", "eager"] == pytest.approx(1 / 3, rel=0.05)
+    assert {one.spec for one in course.contenders if one.may_be_faster} <= {course.leader}
+
+
+def test_race_without_a_round_leaves_the_first_variant_ahead():
+    course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.0}).race(1.0)
+
+    assert course.leader == PLAIN
+    assert {one.outcome for one in course.contenders} == {"first", "untried"}
+
+
+def test_leader_that_fails_later_gives_way_to_the_first_variant():
+    space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.0}, broken=("compile", "compile:freezing"))
+    space.fails_from = 2
+    course = space.race(600.0)
+
+    assert course.leader == PLAIN
+    assert outcomes(course)["nhwc", "eager"] == "failed"
 
 
 def test_levels_are_products_of_ratios_along_duels():

@@ -120,8 +120,8 @@ def _against(one: Contender) -> str:
 
 def _table(race: Race) -> Table:
     columns = (
-        *(Column("variant", "text"), Column("ratio"), Column("95 %"), Column("beside", "text"), Column("s")),
-        Column("outcome", "text"),
+        *(Column("variant", "text"), Column("of winner"), Column("ratio"), Column("95 %"), Column("to", "text")),
+        *(Column("s"), Column("outcome", "text")),
     )
     return table(columns, map(_row, race.contenders))
 
@@ -131,6 +131,7 @@ def _row(one: Contender) -> tuple[str | Cell, ...]:
     ratio, low, high = (None, None, None) if judged is None else (judged.ratio, judged.low, judged.high)
     return (
         recipe_of(one.spec),
+        Cell() if one.of_winner is None else Cell(f"{one.of_winner:.3f}", one.of_winner),
         Cell() if ratio is None else Cell(f"{ratio:.3f}", ratio),
         Cell() if low is None else Cell(f"{low:.3f}-{high:.3f}", low),
         _against(one),
@@ -140,7 +141,19 @@ def _row(one: Contender) -> tuple[str | Cell, ...]:
 
 
 def _data(race: Race) -> Table:
-    names = ("model", "recipe", "batch_size", "outcome", "against", "ratio", "low", "high", "seconds", "reason")
+    names = (
+        "model",
+        "recipe",
+        "batch_size",
+        "outcome",
+        "against",
+        "ratio",
+        "low",
+        "high",
+        "seconds",
+        "reason",
+        "of_winner",
+    )
     lines = (
         {
             "model": one.spec.model,
@@ -153,6 +166,7 @@ def _data(race: Race) -> Table:
             "high": one.judgement and one.judgement.high,
             "seconds": one.seconds,
             "reason": one.reason or None,
+            "of_winner": one.of_winner,
         }
         for one in race.contenders
     )
