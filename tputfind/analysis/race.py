@@ -16,6 +16,7 @@ from tputfind.record.record import Record
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import Above0, Amount, Count
+from tputfind.record.untrusted import printable_json, told_as_bad_record
 
 Goal = Literal["throughput", "latency"]
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
@@ -89,6 +90,12 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     def untried(self) -> list[Contender]:
         """The variants that the budget left out."""
         return [one for one in self.contenders if one.outcome == "untried"]
+
+
+def decode_race(data: bytes, name: str) -> Race:
+    """Return the race in a file's bytes; raise BadRecord, with the file's name, if there is none."""
+    with told_as_bad_record(data, name):
+        return msgspec.json.decode(printable_json(data), type=Race)
 
 
 def batch_of(spec: Spec, batch_size: int) -> int:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tputfind.analysis.compare import Comparison, Comparisons
-from tputfind.analysis.race import Race
+from tputfind.analysis.race import Race, decode_race
 from tputfind.errors import TputfindError
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
@@ -65,8 +65,7 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparis
             found: list[Comparison] = msgspec.json.decode(printable_json(data), type=kind)
         return found[0] if len(found) == 1 else Comparisons(found)
     if _RACE.match(data):
-        with told_as_bad_record(data, str(path)):
-            return msgspec.json.decode(printable_json(data), type=Race)
+        return decode_race(data, str(path))
     return files.load(path)
 
 

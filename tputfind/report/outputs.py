@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-import msgspec
-
-from tputfind.analysis.race import Race
+from tputfind.analysis.race import decode_race
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files, identity
 from tputfind.record.identity import Question
-from tputfind.record.untrusted import indent_json, printable_json, told_as_bad_record
+from tputfind.record.untrusted import indent_json
 from tputfind.report.charts import draw
 from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.draw import PLOT_MAKER
@@ -326,11 +324,7 @@ def _unlike(path: Path, kind: Kind, question: Question) -> str:
     if path.stat().st_size == 0:
         return ""
     try:
-        found: Any = files.load(path) if kind != "race" else None
-        if found is None:
-            data = files.content(path)
-            with told_as_bad_record(data, str(path)):
-                found = msgspec.json.decode(printable_json(data), type=Race)
+        found = decode_race(files.content(path), str(path)) if kind == "race" else files.load(path)
     except TputfindError as unreadable:
         return unreadable.message
     return "; ".join(identity.unlike_questions(identity.question_of(found), question))

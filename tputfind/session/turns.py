@@ -153,22 +153,19 @@ class Duel:
         return found is not None
 
 
-def due(
-    duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float, clock: Callable[[], float] = monotonic
-) -> Iterator[Duel]:
+def due(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:
     """Yield the duels that need another round, until each is certain or there is no time for one more.
 
     Args:
         duels: the duels; those that go on take rounds by turns.
         is_certain: whether the timings need no further round.
-        until_s: the end, by the clock in seconds; the very first round is always yielded. Another round is expected to
-            take as long as the one before.
-        clock: returns the seconds now; that of a simulation can take its place.
+        until_s: the end, by the monotonic clock in seconds; the very first round is always yielded. Another round is
+            expected to take as long as the one before.
     """
     while left := [duel for duel in duels if duel.goes_on(is_certain)]:
         for duel in left:
             expected_s = duel.took_s or max(one.took_s for one in duels)
-            if expected_s and clock() + expected_s > until_s:
+            if expected_s and monotonic() + expected_s > until_s:
                 return
             yield duel
 
