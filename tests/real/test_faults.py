@@ -220,6 +220,14 @@ def test_broken_torch_is_reported_in_one_line_with_advice(tmp_path, torch, said)
     assert done.stderr.count("\n") == 1
 
 
+def test_a_deleted_working_directory_is_named_and_torch_is_not_blamed(tmp_path):
+    shell = f"cd {tmp_path}; rmdir {tmp_path}; {shlex.join([*command(), 'devices'])}"
+    done = subprocess.run(["bash", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert done.stderr == "tputfind: the working directory was deleted (run it in one that exists)\n"
+
+
 PRINTS = [["models"], ["devices"], ["--help"], ["models", "--help"], ["--version"]]
 
 

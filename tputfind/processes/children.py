@@ -24,7 +24,7 @@ from typing import IO, Final, Self, TypeVar
 
 import msgspec
 
-from tputfind.errors import BrokenInstall, OutOfTime, TputfindError
+from tputfind.errors import BadRequest, BrokenInstall, OutOfTime, TputfindError
 from tputfind.processes import failures
 from tputfind.processes.messages import Envelope, Group, Question, Reply
 from tputfind.record.record import Failure
@@ -191,6 +191,7 @@ class Children:
 
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
+            BadRequest: the working directory was deleted.
         """
         control = self._connect()
         if package not in self._imports:
@@ -268,6 +269,10 @@ class Children:
 
     def _connect(self) -> Connection:
         if self._control is None:
+            try:
+                Path.cwd()  # where there is none, torch does not import, and blames its own files
+            except FileNotFoundError:
+                raise BadRequest("the working directory was deleted", "run it in one that exists") from None
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
             self._cache = new_path()
