@@ -92,7 +92,7 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
     assert "no more than 8, please" in ran.err
 
 
-def test_an_interrupted_race_is_saved_as_far_as_it_came(tmp_path):
+def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path):
     asked = (*TUNE, "--layout", "nchw,nhwc", f"{FILE}:by_layout", "--budget", "10min", "--save", "race.json")
     arguments = [*command(), *(f"{one}" for one in asked if one != "--quiet")]
     process = subprocess.Popen(arguments, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
@@ -105,9 +105,18 @@ def test_an_interrupted_race_is_saved_as_far_as_it_came(tmp_path):
     _, after = process.communicate(timeout=30)
 
     assert process.returncode == 130, before
-    assert "interrupted; the race until then is saved" in after
+    assert "interrupted; the race until then is saved (--resume race.json goes on)" in after
     race = tputfind.load(tmp_path / "race.json")
     assert (race.interrupted, race.winner.layout) == (True, "nhwc")
+
+    other = run(tmp_path, *asked[:-4], "--resume", "race.json", "--for", "latency")
+    assert other.status == 2
+    assert "the race cannot go on here, since this differs: goal (throughput there, latency here)" in other.err
+    again = run(tmp_path, *asked[:-4], "--budget", "40s", "--resume", "race.json")
+    assert again.status == 0, again.err
+    whole = tputfind.load(tmp_path / "race.json")
+    assert (whole.interrupted, whole.record.finished is not None, whole.budget_s) == (False, True, 640.0)
+    assert whole.contenders[1].turns.rounds[: len(race.contenders[1].turns.rounds)] == race.contenders[1].turns.rounds
 
 
 @pytest.mark.slow

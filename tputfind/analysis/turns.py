@@ -70,8 +70,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         measured within a block. Disturbances common to both cancel (Bulej et al., "Duet Benchmarking", ICPE 2020). Each
         round has fresh processes, because processes of one program vary more than their own windows show (Kalibera and
         Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013). The interval is Student's t over rounds, at a
-        level that holds for all ``comparisons`` together and for every test in ``LOOKS`` (Bonferroni), so that stopping
-        at the first certain verdict does not raise the error rate.
+        level that holds for all ``comparisons`` together and for every test in ``LOOKS``, or after every round of a
+        race (Bonferroni), so that stopping at the first certain verdict does not raise the error rate.
 
         Args:
             variant: the variant in the numerator.
@@ -83,7 +83,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         count = len(self.rounds)
         ratios = [_log_ratios(one, variant, to) for one in self.rounds]
         values = list(map(median, ratios))
-        level = 1 - (1 - CONFIDENCE) / len(LOOKS) / comparisons
+        tests = len(LOOKS) if scatter is None else LOOKS[-1]
+        level = 1 - (1 - CONFIDENCE) / tests / comparisons
         if scatter is not None and scatter.freedom and count:
             error = t_quantile(scatter.freedom, level) * scatter.deviation
         elif count >= FEWEST_ROUNDS:

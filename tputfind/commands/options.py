@@ -225,6 +225,12 @@ TUNE: Final = (
     _NAMED["budget"]._replace(default="10min"),
     *(option for option in RUN if option.name in ("output", "no_save")),
     *_FILES,
+    Option(
+        OTHER,
+        "continue a saved race of this model with the same options; a longer --budget decides more",
+        "RACE",
+        name="resume",
+    ),
     *_RUN,
 )
 COMPARE: Final = (

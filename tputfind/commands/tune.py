@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 
+from msgspec.structs import replace
 from rich.console import Console
 
+from tputfind.analysis.race import decode_race
 from tputfind.commands.console import Given, command_line, finish, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import Interrupted
@@ -27,10 +30,17 @@ def main(given: Given, *, show_traceback: bool) -> int:
     folder = None if given.pop("no_save") else files.path_of("--output", given["output"] or "results")
     del given["output"]
     places, model, goal = read_places(given, folder), given.pop("model"), given.pop("for") or "throughput"
+    resumed, before = given.pop("resume"), None
+    if resumed is not None:
+        path = files.path_of("--resume", resumed)
+        before = decode_race(files.content(path), str(path))
+        if path not in map(Path, places.files):
+            places = places._replace(files=(*places.files, path))
     quiet, trust = given.pop("quiet"), given.pop("trust_model_file")
     options = {name: value or None for name, value in given.items()}
-    asked = tune.read_request(model, options, goal, folder, command_line())
-    outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((asked.plain,)))
+    asked = tune.read_request(model, options, goal, folder, command_line())._replace(before=before)
+    plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
+    outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
     with stop_signals() as ignore_signals, ExitStack() as stack:
         both = [stack.enter_context(Ranks(trust_model_file=trust)) for _ in range(2)]
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
@@ -40,6 +50,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     outputs.write(forms(document))
     problems = outputs.problems
     if race.interrupted:
-        saved = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"
-        problems = [Interrupted(f"interrupted; {saved}"), *problems]
+        saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
+        said = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"
+        problems = [Interrupted(f"interrupted; {said}", saved), *problems]
     return finish(document, outputs, problems, show_traceback=show_traceback)

@@ -70,7 +70,8 @@ def _model(spec: Spec) -> Iterator[str]:
             yield f"model = timm.create_model({json.dumps(name)}, pretrained=True){end}"
         case _:
             yield "import torch"
-            yield f"model = ...{end}  # {spec.model}"
+            yield f"model = ...  # {spec.model}"
+            yield f"model{end}"
 
 
 _SPELLED: Final = {

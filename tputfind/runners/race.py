@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import exp, inf, log
 from random import Random
 from time import monotonic
@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from tputfind.analysis.compare import judged_in_turn
+from tputfind.analysis.compare import Tried, judged_in_turn
 from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
-from tputfind.analysis.turns import LOOKS, scatter_of
+from tputfind.analysis.turns import LOOKS, Turns, scatter_of
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
@@ -47,11 +47,12 @@ class Course:
         *,
         progress: Progress,
         clock: Callable[[], float] = monotonic,
+        before: Sequence[Contender] = (),
     ) -> None:
         """Take the first leader, the levels of each factor, and the time of the race.
 
         ``as_duel`` makes the duel of a leader and a challenger. It raises TputfindError if the challenger does not run.
-        ``clock`` returns the seconds now.
+        ``clock`` returns the seconds now. ``before`` are the contenders of a race that goes on.
         """
         self.leader = plain
         self._levels = levels
@@ -64,12 +65,21 @@ class Course:
         self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
         self._contenders = {plain: Contender(spec=plain, outcome="first")}
         self._duels: dict[tuple[Spec, Spec], Duel] = {}
+        self._turns: dict[tuple[Spec, Spec], Turns] = {}
         self._settled: set[frozenset[Spec]] = set()
+        for one in before:
+            if one.outcome != "untried":
+                self._contenders[one.spec] = one
+            if one.turns is not None and one.against is not None:
+                self._turns[one.against, one.spec] = one.turns
+                self._took_s[one.spec.mode] = one.seconds / len(one.turns.rounds)
+        if self._turns:
+            self._judge()
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """All variants, in the order in which they first met a leader."""
-        levels = levels_of(self._duels)
+        levels = levels_of(self._turns)
         of_winner = {spec: exp(level - levels.get(self.leader, 0.0)) for spec, level in levels.items()}
         return tuple(
             msgspec.structs.replace(one, of_winner=of_winner.get(spec)) for spec, one in self._contenders.items()
@@ -84,7 +94,7 @@ class Course:
         Raises:
             TputfindError: the leader does not run.
         """
-        met = {self.leader}
+        met = set(self._contenders)
         while (challenger := next(challengers(self.leader, self._levels, met), None)) is not None:
             met.add(challenger)
             needs_s = self._expected_s(challenger)
@@ -102,14 +112,14 @@ class Course:
 
     def _next_rival(self) -> Spec | None:
         """Return the fastest variant that may be faster than the leader; None if there is none, or no time."""
-        levels = levels_of(self._duels)
+        levels = levels_of(self._turns)
         for rival in sorted(levels, key=lambda spec: -levels[spec]):
-            duel = self._duels.get((self.leader, rival)) or self._duels.get((rival, self.leader))
+            turns = self._turns.get((self.leader, rival)) or self._turns.get((rival, self.leader))
             if rival == self.leader or frozenset((self.leader, rival)) in self._settled:
                 continue
-            if duel is None and levels[rival] < levels[self.leader] - _CLOSE:
+            if turns is None and levels[rival] < levels[self.leader] - _CLOSE:
                 continue
-            if duel is not None and len(duel.tried.turns.rounds) >= LOOKS[-1]:
+            if turns is not None and len(turns.rounds) >= LOOKS[-1]:
                 continue
             if self._clock() + self._expected_s(rival) < self._rounds_until_s:
                 return rival
@@ -117,11 +127,14 @@ class Course:
 
     def _take_round(self, rival: Spec, expected_s: float) -> None:
         """Take one more round of a rival and the leader; update the outcomes and the leader."""
-        old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
+        old, new = (rival, self.leader) if (rival, self.leader) in self._turns else (self.leader, rival)
         begin_s, before = self._clock(), self._contenders.get(new)
         self._progress.doing(f"{recipe_of(new)} beside {recipe_of(old)}", expected_s)
         try:
-            duel = self._duels.get((old, new)) or self._as_duel(old, new)
+            if (duel := self._duels.get((old, new))) is None:
+                duel = self._as_duel(old, new)
+                if (turns := self._turns.get((old, new))) is not None:
+                    duel.tried = Tried(turns)
             count = len(duel.tried.turns.rounds)
             while len(duel.tried.turns.rounds) == count and duel.tried.failure is None:
                 duel.take_round(self._random)  # again if it only adapted to a failure
@@ -137,7 +150,7 @@ class Course:
         if duel.tried.failure is not None:
             self._drop((old, new)[duel.tried.failed or 0], duel.tried.failure, duel.tried.turns.batch_sizes[0], seconds)
             return
-        self._duels[old, new] = duel
+        self._duels[old, new], self._turns[old, new] = duel, duel.tried.turns
         self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
         self._judge()
         judged = self._contenders[new]
@@ -150,43 +163,43 @@ class Course:
         Raises:
             TputfindError: it is the first one, and has never run.
         """
-        if spec == self.leader and not self._duels:
+        if spec == self.leader and not self._turns:
             raise no_answer(spec, batch_size, failure, smallest=False)
         reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
         self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)
         self._settled |= {frozenset((spec, other)) for other in self._contenders}
-        self._duels = {pair: duel for pair, duel in self._duels.items() if spec not in pair}
-        if self._duels:
+        self._turns = {pair: turns for pair, turns in self._turns.items() if spec not in pair}
+        if self._turns:
             self._judge()
         else:
             self.leader = next(spec for spec, one in self._contenders.items() if one.outcome != "failed")
 
     def _judge(self) -> None:
         """Judge every duel by the scatter of all, and let the variant lead that is estimated to be the fastest."""
-        scatter = scatter_of(duel.tried.turns for duel in self._duels.values())
-        for (old, new), duel in self._duels.items():
-            judgement = judged_in_turn(duel.tried, REGRET, self._comparisons, scatter)
+        scatter = scatter_of(self._turns.values())
+        for (old, new), turns in self._turns.items():
+            judgement = judged_in_turn(Tried(turns), REGRET, self._comparisons, scatter)
             one = self._contenders[new]
             if (outcome := outcome_of(judgement)) != "undecided":
                 self._settled.add(frozenset((old, new)))
             if one.against == old:
-                fields = {"outcome": outcome, "judgement": judgement, "turns": duel.tried.turns}
+                fields = {"outcome": outcome, "judgement": judgement, "turns": turns}
                 self._contenders[new] = msgspec.structs.replace(one, **fields)
-        levels = levels_of(self._duels)
+        levels = levels_of(self._turns)
         fastest = max(levels.values())
         self.leader = next(spec for spec in self._contenders if levels.get(spec, -inf) >= fastest - _TIE)
 
 
-def levels_of(duels: Mapping[tuple[Spec, Spec], Duel]) -> dict[Spec, float]:
-    """Return the estimated log throughput of each variant, by weighted least squares over the ratios of all duels.
+def levels_of(timed: Mapping[tuple[Spec, Spec], Turns]) -> dict[Spec, float]:
+    """Return the estimated log throughput of each variant, by weighted least squares over the ratios of all pairs.
 
     That of the first variant is 0; a ratio weighs as much as it has rounds. The normal equations are solved by the
     method of Gauss and Seidel.
     """
-    levels = dict.fromkeys((spec for pair in duels for spec in pair), 0.0)
+    levels = dict.fromkeys((spec for pair in timed for spec in pair), 0.0)
     beside: dict[Spec, list[tuple[Spec, float, int]]] = {spec: [] for spec in levels}
-    for (old, new), duel in duels.items():
-        ratio, count = log(duel.tried.turns.ratio(1, 0) or 1.0), len(duel.tried.turns.rounds)
+    for (old, new), turns in timed.items():
+        ratio, count = log(turns.ratio(1, 0) or 1.0), len(turns.rounds)
         beside[new].append((old, ratio, count))
         beside[old].append((new, -ratio, count))
     for _ in range(_SWEEPS):

@@ -11,12 +11,7 @@ from typing import Final, NamedTuple, cast, get_args
 import msgspec
 
 from tputfind.analysis.answers import too_late
-from tputfind.analysis.race import (
-    Goal,
-    Levels,
-    Race,
-    batch_of,
-)
+from tputfind.analysis.race import Contender, Goal, Levels, Race, batch_of, resumed_contenders
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.options import none_of
@@ -57,13 +52,17 @@ _SHORT: Final = Plan(
 
 
 class Asked(NamedTuple):
-    """A request to race: the plain variant, the levels of each factor, the goal, and the folder for the record."""
+    """A request to race: the plain variant, the levels of each factor, the goal, and the folder for the record.
+
+    ``before`` is the race that goes on.
+    """
 
     plain: Spec
     levels: Levels
     goal: Goal
     folder: Path | None
     command: str
+    before: Race | None = None
 
     @property
     def budget_s(self) -> float:
@@ -106,6 +105,7 @@ def tune(
     goal: Goal = "throughput",
     inputs: Callable[[int], object] | None = None,
     output: str | Path | None = None,
+    resume: Race | None = None,
     progress: bool | Progress | None = None,
     trust_model_file: bool = False,
     **options: object,
@@ -120,6 +120,7 @@ def tune(
         goal: ``throughput`` races at a batch size that is nearly as fast as any, ``latency`` at the smallest.
         inputs: the function that makes the inputs of a live module, as for ``find``.
         output: a folder for the winner's record; None saves nothing.
+        resume: a race of the same model and options, which goes on for another ``budget``.
         progress: whether to show progress on stderr; or a listener that receives it instead.
         trust_model_file: load a file of a model even if that can run code.
         options: as for ``find``. Lists of ``dtype``, ``layout``, ``mode`` and ``instances`` are varied. ``budget`` is
@@ -134,7 +135,7 @@ def tune(
     folder = None if output is None else path_of("output", output)
     words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
     name = pickling.name_of(model)
-    asked = read_request(name, options, goal, folder, f"tune {name} {words}".strip())
+    asked = read_request(name, options, goal, folder, f"tune {name} {words}".strip())._replace(before=resume)
     with (
         show_progress(progress) as told,
         add_model_traceback(),
@@ -176,7 +177,13 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         levels["mode"] = tuple(mode for mode in MODES if mode not in _OF_GRAPHS)
     if all(len(values) < 2 for values in levels.values()):
         raise BadRequest("there is nothing to vary", "give lists, such as --dtype fp16,bf16, or leave the others out")
-    batch_size, plain = _batch_size(asked, plain, inspection, children[0], progress)
+    name, sha256, before = inspection.environment.device_name, inspection.source_sha256, asked.before
+    contenders: list[Contender] = []
+    if before is None:
+        batch_size, plain = _batch_size(asked, plain, inspection, children[0], progress)
+    else:
+        contenders = resumed_contenders(before, asked.goal, plain, name, sha256)
+        batch_size, plain = before.batch_size, contenders[0].spec
 
     def as_variant(spec: Spec, number: int) -> Variant:
         return Variant(spec, batch_of(spec, batch_size), children[number], can)
@@ -187,7 +194,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         return Duel(as_variant(leader, 0), variant._replace(spec=seen))
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
-    race = Course(plain, levels, as_duel, left_s, progress=progress)
+    race = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders)
     for each in children:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     record, interrupted = None, False
@@ -211,14 +218,15 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     return Race(
         goal=asked.goal,
         batch_size=batch_size,
-        device_name=inspection.environment.device_name,
+        device_name=name,
         started=started,
-        budget_s=asked.budget_s,
-        seconds=monotonic() - begin_s,
+        budget_s=asked.budget_s + (before.budget_s if before else 0),
+        seconds=monotonic() - begin_s + (before.seconds if before else 0),
         contenders=race.contenders,
         winner=race.leader,
         record=record,
         interrupted=interrupted,
+        source_sha256=sha256,
     )
 
 

@@ -25,10 +25,11 @@ SECONDS = {"eager": 10.0, "compile": 40.0, "compile:freezing": 40.0}
 class Space:
     """Throughputs of recipes as products of factors, and a clock on which simulated rounds pass."""
 
-    def __init__(self, factors, *, seed=0, broken=()):
+    def __init__(self, factors, *, seed=0, broken=(), noise=1.0):
         self.factors = {"nchw": 1.0, "eager": 1.0} | factors
         self.random = Random(seed)
         self.broken = broken
+        self.noise = noise
         self.fails_from = None  # rounds after which nhwc fails
         self.now_s = 0.0
         self.met = []
@@ -41,8 +42,9 @@ class Space:
             raise NoSuchDevice("cannot compile here")
         return Simulated(self, old, new)
 
-    def race(self, seconds):
-        course = Course(PLAIN, LEVELS, self.duel, seconds, progress=Silent(), clock=partial(getattr, self, "now_s"))
+    def race(self, seconds, before=()):
+        clock = partial(getattr, self, "now_s")
+        course = Course(PLAIN, LEVELS, self.duel, seconds, progress=Silent(), clock=clock, before=before)
         course.run()
         return course
 
@@ -66,7 +68,10 @@ class Simulated(Duel):
             self.tried = self.tried._replace(failed=failed[-1], failure=failure)
             return
         old, new = map(space.level, self.pair)
-        rounds = (*self.tried.turns.rounds, *taken(space.random, new=new / old))
+        rounds = (
+            *self.tried.turns.rounds,
+            *taken(space.random, new=new / old, between=0.01 * space.noise, within=0.02 * space.noise),
+        )
         self.tried = self.tried._replace(turns=msgspec.structs.replace(self.tried.turns, rounds=rounds))
 
 
@@ -131,9 +136,10 @@ def test_first_variant_that_never_runs_ends_the_race():
 
 
 def test_simplest_of_nearly_equal_variants_leads():
-    course = Space({"nhwc": 1.0, "compile": 1.0, "compile:freezing": 1.0}).race(10_000.0)
+    course = Space({"nhwc": 1.0, "compile": 1.003, "compile:freezing": 1.003}, noise=0.1).race(10_000.0)
 
     assert course.leader == PLAIN
+    assert Space({"nhwc": 1.0, "compile": 1.01, "compile:freezing": 1.003}, noise=0.1).race(10_000.0).leader != PLAIN
 
 
 def test_every_variant_is_set_beside_the_winner():
@@ -143,6 +149,32 @@ def test_every_variant_is_set_beside_the_winner():
     assert of_winner["nhwc", "compile"] == 1
     assert of_winner["nchw", "eager"] == pytest.approx(1 / 3, rel=0.05)
     assert {one.spec for one in course.contenders if one.may_be_faster} <= {course.leader}
+
+
+def test_resumed_race_takes_no_round_again_and_tries_what_was_left_out():
+    space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.5})
+    begun = space.race(25.0)
+    met = space.met.copy()
+    course = space.race(600.0, begun.contenders)
+
+    assert "untried" in outcomes(begun).values()
+    assert "untried" not in outcomes(course).values()
+    assert course.leader == msgspec.structs.replace(PLAIN, layout="nhwc", mode="compile:freezing")
+    layouts = [one for one in course.contenders if one.spec.mode == "eager"]
+    assert [one.spec.layout for one in layouts] == ["nchw", "nhwc"]
+    rounds = [pair for pair in space.met if {spec.mode for spec in pair} == {"eager"}]
+    assert len(layouts[1].turns.rounds) == len(rounds)
+    assert space.met[: len(met)] == met
+
+
+def test_resumed_race_that_was_decided_takes_no_round():
+    space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.5})
+    course = space.race(10_000.0)
+    count = len(space.met)
+    again = space.race(10_000.0, course.contenders)
+
+    assert len(space.met) == count
+    assert (again.leader, again.contenders) == (course.leader, course.contenders)
 
 
 def test_race_without_a_round_leaves_the_first_variant_ahead():
@@ -168,7 +200,7 @@ def test_levels_are_products_of_ratios_along_duels():
     for old, new, ratio in ((one, two, 1.2), (two, three, 1.5)):
         duel = Simulated(space, old, new)
         duel.tried = Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(1), new=ratio, between=0, within=0)))
-        duels[old, new] = duel
+        duels[old, new] = duel.tried.turns
 
     levels = levels_of(duels)
 
