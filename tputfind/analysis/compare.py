@@ -27,6 +27,7 @@ from tputfind.record.record import Failure, Record, Row, check_record, host_boun
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import REPEATABILITY, Above0, Amount, Count
+from tputfind.record.untrusted import printable_json, told_as_bad_record
 from tputfind.stats import CONFIDENCE, Interval
 from tputfind.units import format_sizes
 
@@ -110,6 +111,11 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
 
     @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The variants that were timed; none for records."""
+        return self.variants
+
+    @property
     def verdict(self) -> Verdict:
         """The verdict of the fastest rows."""
         return self.best.verdict if self.best else "not_comparable"
@@ -125,6 +131,24 @@ class Comparisons(Result, list[Comparison]):
 
     KIND = "comparison"
     __slots__ = ()
+
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """Empty: only comparisons of records come in numbers."""
+        return ()
+
+    @property
+    def device_name(self) -> str:
+        """The device of the first."""
+        return self[0].device_name
+
+
+def decode_comparisons(data: bytes, name: str) -> Comparison | Comparisons:
+    """Return the comparisons in a file's bytes; raise BadRecord, with the file's name, if there are none."""
+    with told_as_bad_record(data, name):
+        kind = Annotated[list[Comparison], Meta(min_length=1)]
+        found: list[Comparison] = msgspec.json.decode(printable_json(data), type=kind)
+    return found[0] if len(found) == 1 else Comparisons(found)
 
 
 def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bool = False) -> Comparison:

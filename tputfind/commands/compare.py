@@ -18,7 +18,7 @@ from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
 from tputfind.processes.ranks import Ranks
 from tputfind.record import files
-from tputfind.record.identity import name_of, work_key
+from tputfind.record.identity import Question, name_of, work_key
 from tputfind.record.record import Record
 from tputfind.report.outputs import Outputs, Places, Source, check_places
 from tputfind.report.progress import show_progress
@@ -79,7 +79,7 @@ def _measure_in_turns(
     quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])
     recipe = {name: value for name, value in measuring.items() if name not in ("quiet", "trust_model_file")}
     asked = in_turn.read_request(models, recipe, *gates)
-    outputs = check_places(places, model_sources(asked.specs), json="comparison")
+    outputs = check_places(places, model_sources(asked.specs), json="comparison", question=Question(asked.specs))
     with stop_signals() as ignore_signals, ExitStack() as stack:
         both = (stack.enter_context(Ranks(trust_model_file=trust)) for _ in asked.specs)
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from tputfind.analysis.compare import Comparison, Comparisons
+from tputfind.analysis.compare import Comparison, Comparisons, decode_comparisons
 from tputfind.analysis.race import Race, decode_race
 from tputfind.errors import TputfindError
 from tputfind.record import files
@@ -60,10 +60,7 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparis
             finite = _INFINITE.sub(rb"\g<1>%.0e" % _HUGE_MS, printable_json(data))
             return Plans(_answers(msgspec.json.decode(finite, type=_SavedPlans)))
     if _COMPARISONS.match(data):
-        with told_as_bad_record(data, str(path)):
-            kind = Annotated[list[Comparison], Meta(min_length=1)]
-            found: list[Comparison] = msgspec.json.decode(printable_json(data), type=kind)
-        return found[0] if len(found) == 1 else Comparisons(found)
+        return decode_comparisons(data, str(path))
     if _RACE.match(data):
         return decode_race(data, str(path))
     return files.load(path)

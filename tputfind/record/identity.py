@@ -48,7 +48,10 @@ def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterato
 
 
 class Question(NamedTuple):
-    """The specs of a measurement (two for a pipeline) and its device; None if the device is not known yet."""
+    """The specs of a measurement (two for a pipeline) and its device; None if the device is not known yet.
+
+    A comparison of records has no specs.
+    """
 
     specs: tuple[Spec, ...] = ()
     device_name: str | None = None
@@ -56,8 +59,9 @@ class Question(NamedTuple):
 
 def question_of(result: Any) -> Question:
     """Return the specs and the device of any result with a measurement."""
-    specs = getattr(result, "specs", None) or (result.spec,)
-    return Question(specs, getattr(result, "device_name", None) or result.environment.device_name)
+    specs = getattr(result, "specs", None)
+    name = getattr(result, "device_name", None) or result.environment.device_name
+    return Question((result.spec,) if specs is None else specs, name)
 
 
 def unlike_questions(old: Question, new: Question) -> list[str]:

@@ -8,7 +8,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.race import decode_race
+from tputfind.analysis.compare import Comparison, Comparisons, decode_comparisons
+from tputfind.analysis.race import Race, decode_race
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files, identity
 from tputfind.record.identity import Question
@@ -76,8 +77,8 @@ _OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beg
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
 """All file forms. Only records of runs have plots."""
-MEASURED: Final = ("record", "clocks", "forecast", "race")
-"""Kinds of JSON that hold measurements, which cannot be made again from other files."""
+MEASURED: Final = ("record", "clocks", "forecast", "comparison", "race")
+"""Kinds of JSON that hold measurements, which cannot be made again from other files; comparisons of records do not."""
 _STDOUT: Final = Path("/dev/stdout")
 _ABSENT: Final = {form: f"a .{form} holds one result, and several are asked for" for form in ("json", "csv")}
 _NO_PLOT: Final = "this result has no plot"
@@ -324,10 +325,17 @@ def _unlike(path: Path, kind: Kind, question: Question) -> str:
     if path.stat().st_size == 0:
         return ""
     try:
-        found = decode_race(files.content(path), str(path)) if kind == "race" else files.load(path)
+        decode = _DECODED.get(kind)
+        found = identity.question_of(decode(files.content(path), str(path)) if decode else files.load(path))
     except TputfindError as unreadable:
         return unreadable.message
-    return "; ".join(identity.unlike_questions(identity.question_of(found), question))
+    return "; ".join(identity.unlike_questions(found, question)) if found.specs else ""
+
+
+_DECODED: Final[dict[Kind, Callable[[bytes, str], Comparison | Comparisons | Race]]] = {
+    "comparison": decode_comparisons,
+    "race": decode_race,
+}
 
 
 def _has_content(path: Path, data: bytes) -> bool:

@@ -237,6 +237,22 @@ def test_race_file_is_replaced_only_by_a_race_of_the_same_request(tmp_path):
         other.save(tmp_path / "a.json")
 
 
+def test_comparison_of_models_is_replaced_only_by_one_of_the_same_models(tmp_path):
+    (of_records,) = comparisons()
+    in_turn = replace(of_records, variants=(spec_with(model="a"), spec_with(model="b")))
+    other = replace(of_records, variants=(spec_with(model="a"), spec_with(model="c")))
+    of_records.save(tmp_path / "a.json")  # it can be made again, and is replaced by anything
+    in_turn.save(tmp_path / "a.json")
+    in_turn.save(tmp_path / "a.json")
+
+    with pytest.raises(BadRequest, match=r"save .* holds another measurement: model \(b there, c here\)"):
+        other.save(tmp_path / "a.json")
+    with pytest.raises(BadRequest, match=r"save .* holds another measurement: models \(2 there, 0 here\)"):
+        of_records.save(tmp_path / "a.json")
+    of_records.save(tmp_path / "b.json")
+    replace(of_records, model="another").save(tmp_path / "b.json")
+
+
 @pytest.mark.parametrize("name", ["resnet50-fp16-batch-1.json", "mobilenet_v3_large-resnet50-fp32.json"])
 def test_clocks_file_is_replaced_only_by_the_same_models(name, tmp_path):
     found = files.load(record_path(f"nvidia-h200/clocks/{name}"))
