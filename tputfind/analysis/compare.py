@@ -1,7 +1,5 @@
 """Comparison of two records of the same work: which rows became faster or slower, and whether a gate is passed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import Annotated, Final, Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Progress files of the ranks of a job, written every 0.5 s: they show which rank waits in a collective in vain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import permutations

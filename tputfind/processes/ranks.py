@@ -1,7 +1,5 @@
 """Runs one job in several processes, the ranks, and merges their answers to a question into one answer or failure."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shutil

@@ -1,7 +1,5 @@
 """OLD and NEW compared: two records by their figures, two models or recipes by timing them in turn."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack

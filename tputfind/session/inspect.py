@@ -1,7 +1,5 @@
 """The inspection of a spec's model and device before a measurement, and the empty record of the measurement."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final

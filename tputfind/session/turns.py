@@ -3,8 +3,6 @@
 A disturbance of one window also hits its neighbours, and cancels in their ratio.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress

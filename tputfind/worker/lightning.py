@@ -1,7 +1,5 @@
 """Trains a LightningModule by its own step and optimizers, as a Trainer does."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager

@@ -5,8 +5,6 @@ the same number of steps, though rank 0 decides on the number while it measures.
 that rank 0 also waits for those that are ``_AHEAD`` steps behind: its times are then those of the slowest.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

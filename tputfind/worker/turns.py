@@ -1,7 +1,5 @@
 """The short windows of a process that takes turns with other processes."""
 
-from __future__ import annotations
-
 import gc
 import math
 from collections.abc import Callable

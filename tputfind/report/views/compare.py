@@ -1,7 +1,5 @@
 """Comparisons as a document: a table of verdicts and the answers of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final

@@ -1,7 +1,5 @@
 """Finds the module and its inputs for the model name that a user writes."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -4,8 +4,6 @@
 through the same open file; any other is refused, unless the user trusts it.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """Random targets for training detectors, in the form that torchvision's detectors take."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The user's own models: ``file.py:factory`` and ``package.module:factory``."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import sys

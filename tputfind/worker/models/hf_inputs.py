@@ -1,7 +1,5 @@
 """The inputs of a transformers model, from the arguments of its ``forward`` and its configuration."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from collections.abc import Callable

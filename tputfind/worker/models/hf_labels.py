@@ -1,7 +1,5 @@
 """The labels from which a transformers model computes its own loss, by the head of its class."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A transformers model as the input rules see it, and the kinds of parts that inputs consist of."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass

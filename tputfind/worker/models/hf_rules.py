@@ -1,7 +1,5 @@
 """Rules that draw an argument of a transformers model, by the argument's name in ``forward``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import ceil, isqrt, prod
 from typing import Final

@@ -1,7 +1,5 @@
 """``hf:NAME``: transformers models, built from their configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path

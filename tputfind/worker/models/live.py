@@ -1,7 +1,5 @@
 """Objects of the user's process: a module, or a function that builds one, passed to ``tputfind.find``."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import zipfile

@@ -1,7 +1,5 @@
 """Recognizes files of ``torch.save`` by the opcodes of their pickles, without unpickling."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickletools

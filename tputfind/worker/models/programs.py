@@ -4,8 +4,6 @@ expressions.
 Every string must be of the kind that its field requires; in any other field it must be a plain word.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import json

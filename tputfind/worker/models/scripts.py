@@ -1,7 +1,5 @@
 """Reads a user's Python file without running it: which factories it defines, and which of them return nothing."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """A model that is found but not built yet, and helpers for all sources of models."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from pathlib import Path

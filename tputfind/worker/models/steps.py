@@ -1,7 +1,5 @@
 """Steps of the user's own: how to distinguish them from models, and their source."""
 
-from __future__ import annotations
-
 import dis
 import inspect
 from collections.abc import Callable

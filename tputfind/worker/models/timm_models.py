@@ -1,7 +1,5 @@
 """``timm:NAME``: the models of timm, at the input size of their own configuration."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from difflib import get_close_matches

@@ -1,7 +1,5 @@
 """torchvision's models in the form of their published weights; random weights need no download."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Runs and checks a user's file, with hints for the cases that are refused."""
 
-from __future__ import annotations
-
 import inspect
 import io
 import re

@@ -1,7 +1,5 @@
 """Loads weights from a user's file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
