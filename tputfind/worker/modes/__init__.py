@@ -4,10 +4,10 @@ from typing import Final
 
 from tputfind.worker.modes.compile import Compile, Freezing, MaxAutotune, ReduceOverhead, backend_mode
 from tputfind.worker.modes.cudagraph import CudaGraph
-from tputfind.worker.modes.mode import Eager, Mode
+from tputfind.worker.modes.mode import Mode
 
 MODES: Final[dict[str, type[Mode]]] = {
-    "eager": Eager,
+    "eager": Mode,
     "cudagraph": CudaGraph,
     "compile": Compile,
     "compile:reduce-overhead": ReduceOverhead,

@@ -14,7 +14,7 @@ from tputfind.processes.children import COMPILER_CACHE
 from tputfind.processes.failures import CannotRunSo
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Compiled
-from tputfind.worker.modes.mode import Prepared, StepOf
+from tputfind.worker.modes.mode import Bind, Mode, Prepared, StepOf
 
 _MOST_CALLS: Final = 10
 """Maximum calls until nothing new is compiled; torch gives up earlier, at its own limit of recompilations."""
@@ -22,7 +22,7 @@ _DYNAMO: Final = "torch._dynamo"
 _ANEW: Final = "it is compiled anew from step to step"
 
 
-class Compile:
+class Compile(Mode):
     """Compiles the step of each batch size. A process keeps one compiled size: another one resets the compiler."""
 
     as_it_is: ClassVar = False
@@ -39,14 +39,7 @@ class Compile:
         self._cache = os.environ.get(COMPILER_CACHE)
         self._of_size: tuple[int, Callable[..., object]] | None = None
 
-    @staticmethod
-    def refusal(can: Capabilities) -> str:  # noqa: ARG004  # the compiler says so itself
-        """Return an empty string: only the compiler itself can refuse a model."""
-        return ""
-
-    def prepare(
-        self, size: int, bind: Callable[[Callable[..., object]], Callable[[], object]], plain: Callable[[], object]
-    ) -> Prepared:
+    def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:
         """Return the compiled step, after calls until nothing more is compiled."""
         if self._of_size is None or self._of_size[0] != size:
             if self._cache is not None:

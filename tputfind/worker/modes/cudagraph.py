@@ -8,12 +8,12 @@ from torch import nn
 
 from tputfind.processes.failures import CannotRunSo
 from tputfind.record.environment import Capabilities
-from tputfind.worker.modes.mode import Prepared, StepOf
+from tputfind.worker.modes.mode import Bind, Mode, Prepared, StepOf
 
 _SIDE_STEPS: Final = 3
 
 
-class CudaGraph:
+class CudaGraph(Mode):
     """Captures the step of each batch size as a CUDA graph, and replays it."""
 
     as_it_is: ClassVar = False
@@ -24,15 +24,9 @@ class CudaGraph:
 
     @staticmethod
     def refusal(can: Capabilities) -> str:
-        """Return why the device cannot run CUDA graphs; empty if it can."""
         return "" if can.graphs else "has no CUDA graphs"
 
-    def prepare(
-        self,
-        size: int,  # noqa: ARG002  # the inputs have it
-        bind: Callable[[Callable[..., object]], Callable[[], object]],  # noqa: ARG002
-        plain: Callable[[], object],
-    ) -> Prepared:
+    def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:  # noqa: ARG002
         """Return a function that replays the captured step."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         return Prepared(capture_graph(plain, self._pool))

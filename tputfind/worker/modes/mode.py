@@ -1,7 +1,7 @@
 """The interface of a mode, and the plainest mode: eager execution."""
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 from torch import nn
 
@@ -10,6 +10,8 @@ from tputfind.record.record import Compiled
 
 StepOf = Callable[[Callable[..., object]], Callable[..., object]]
 """Turns a model into the step that takes its inputs: inference or training, with autocast or without."""
+Bind = Callable[[Callable[..., object]], Callable[[], object]]
+"""Gives a step its inputs."""
 
 
 class Prepared(NamedTuple):
@@ -19,22 +21,21 @@ class Prepared(NamedTuple):
     compiled: Compiled | None = None
 
 
-class Mode(Protocol):
-    """A mode in which the steps of one model run in one process."""
+class Mode:
+    """A mode in which the steps of one model run in one process. This one, eager, runs the model as it is."""
 
-    as_it_is: ClassVar[bool]
+    as_it_is: ClassVar[bool] = True
     """Whether the modules run one by one, as Python calls them, without any state for a single batch size."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
         """Take a model that is on its device, the step's maker, and a function that waits for the device."""
 
     @staticmethod
-    def refusal(can: Capabilities) -> str:
+    def refusal(can: Capabilities) -> str:  # noqa: ARG004  # every device can run a model eagerly
         """Return why a device cannot run a model in this mode; empty if it can."""
+        return ""
 
-    def prepare(
-        self, size: int, bind: Callable[[Callable[..., object]], Callable[[], object]], plain: Callable[[], object]
-    ) -> Prepared:
+    def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:  # noqa: ARG002
         """Return a function that runs the step of a batch.
 
         Args:
@@ -46,26 +47,4 @@ class Mode(Protocol):
             CannotRunSo: the model cannot run in this mode.
             Exception: whatever the model or its compiler raises, out of memory included.
         """
-
-
-class Eager:
-    """Runs a model as it is, step by step in Python."""
-
-    as_it_is: ClassVar = True
-
-    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """Ignore the arguments: there is nothing to prepare."""
-
-    @staticmethod
-    def refusal(can: Capabilities) -> str:  # noqa: ARG004  # every device can
-        """Return an empty string: every device can run a model so."""
-        return ""
-
-    def prepare(
-        self,
-        size: int,  # noqa: ARG002  # any will do
-        bind: Callable[[Callable[..., object]], Callable[[], object]],  # noqa: ARG002
-        plain: Callable[[], object],
-    ) -> Prepared:
-        """Return the plain step."""
         return Prepared(plain)
