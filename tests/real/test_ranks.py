@@ -14,9 +14,9 @@ from support import bare
 from support.command import ENVIRONMENT, QUICK, run
 from support.folders import MODELS
 
-from tputfind.processes.children import ChildFailed
+from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed
 from tputfind.processes.messages import TryBatch
-from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Trial
 from tputfind.record.spec import own_step, read_spec
 
@@ -127,7 +127,7 @@ def ranks(tmp_path_factory):
     """Provide two ranks, and the file that specifies how they fail."""
     path = tmp_path_factory.mktemp("ranks") / "fails.json"
     os.environ["FAILS_AS"] = str(path)
-    with Ranks() as asked:
+    with Children() as asked:
         yield asked, path
     del os.environ["FAILS_AS"]
 

@@ -15,7 +15,6 @@ import pytest
 
 import tputfind
 from tputfind.processes.children import Children
-from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Record
 
 QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
@@ -67,7 +66,7 @@ def measured(folder: Path, *arguments: object, environment: Mapping[str, str] | 
     return ran.record()
 
 
-class Kept(Ranks):
+class Kept(Children):
     """A server that outlives its commands, so that torch is imported once for all of them."""
 
     def __exit__(self, *_: object) -> None:
@@ -75,7 +74,7 @@ class Kept(Ranks):
 
     def or_another(self, **options: Any) -> Children:
         """Return this server, or a new one if it needs options."""
-        return Ranks(**options) if any(options.values()) else self
+        return Children(**options) if any(options.values()) else self
 
     def run(self, folder: Path, *arguments: object) -> Ran:
         """Run the command in this process, as ``run`` does in a process of its own.
@@ -89,7 +88,7 @@ class Kept(Ranks):
         with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
             patch.setenv("COLUMNS", ENVIRONMENT["COLUMNS"])
             patch.setattr(sys, "argv", ["tputfind", *map(str, arguments)])
-            patch.setattr("tputfind.commands.run.Ranks", self.or_another)
+            patch.setattr("tputfind.commands.run.Children", self.or_another)
             for name in ("clocks", "devices", "forecast", "models"):
                 patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), "Children", self.or_another)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -102,5 +101,5 @@ class Kept(Ranks):
     def find(self, *models: object, **options: Any) -> Any:
         """Run ``tputfind.find`` with this server."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tputfind.runners.find.Ranks", self.or_another)
+            patch.setattr("tputfind.runners.find.Children", self.or_another)
             return tputfind.find(*models, **options)

@@ -20,8 +20,8 @@ import msgspec
 
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes import failures, messages
-from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import Circumstances, Passed, exception_failure
+from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed, Circumstances, Passed, exception_failure
 from tputfind.processes.messages import Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile

@@ -16,7 +16,7 @@ from tputfind.commands.console import Given, finish, say, stop_signals
 from tputfind.commands.options import IN_TURN
 from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
-from tputfind.processes.ranks import Ranks
+from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question, name_of, work_key
 from tputfind.record.record import Record
@@ -81,7 +81,7 @@ def _measure_in_turns(
     asked = in_turn.read_request(models, recipe, *gates)
     outputs = check_places(places, model_sources(asked.specs), json="comparison", question=Question(asked.specs))
     with stop_signals() as ignore_signals, ExitStack() as stack:
-        both = (stack.enter_context(Ranks(trust_model_file=trust)) for _ in asked.specs)
+        both = (stack.enter_context(Children(trust_model_file=trust)) for _ in asked.specs)
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
         found = in_turn.measure(asked, (next(both), next(both)), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal

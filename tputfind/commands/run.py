@@ -16,7 +16,6 @@ from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.processes import cores
 from tputfind.processes.children import Children
-from tputfind.processes.ranks import Ranks
 from tputfind.record import files
 from tputfind.record.identity import Question
 from tputfind.record.record import Record
@@ -248,10 +247,10 @@ def _children(request: Request) -> Children:
     resumed = request.job.resumed
     kept_to = None if resumed is None else resumed[0].environment.cores
     if kept_to is None:
-        return Ranks(trust_model_file=request.trust_model_file)
+        return Children(trust_model_file=request.trust_model_file)
     try:
         kept = cores.read(kept_to) & cores.here()
-        return Ranks(trust_model_file=request.trust_model_file, cores=kept)
+        return Children(trust_model_file=request.trust_model_file, cores=kept)
     except ValueError:
         raise BadRecord(f"the record names no cores: {echo(kept_to)}") from None
 

@@ -12,7 +12,7 @@ from tputfind.analysis.race import decode_race
 from tputfind.commands.console import Given, command_line, finish, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import Interrupted
-from tputfind.processes.ranks import Ranks
+from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
 from tputfind.report.outputs import check_places, forms
@@ -42,7 +42,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
     with stop_signals() as ignore_signals, ExitStack() as stack:
-        both = [stack.enter_context(Ranks(trust_model_file=trust)) for _ in range(2)]
+        both = [stack.enter_context(Children(trust_model_file=trust)) for _ in range(2)]
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
         race = tune.measure(asked, (both[0], both[1]), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import math
 import os
 import re
@@ -14,20 +15,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
-from typing import IO, Final, Self, TypeVar
+from typing import IO, Any, Final, Self, TypeVar
 
 import msgspec
 
-from tputfind.errors import BadRequest, BrokenInstall, OutOfTime, TputfindError
+from tputfind.errors import BadRequest, BrokenInstall, NoSuchDevice, OutOfTime
 from tputfind.processes import failures
-from tputfind.processes.messages import Envelope, Group, Question, Reply
+from tputfind.processes.cores import device_cores, here, is_host
+from tputfind.processes.failures import ChildFailed
+from tputfind.processes.messages import Envelope, Group, ListDevices, Question, Reply
+from tputfind.processes.ranks import Job
+from tputfind.record.environment import Environment
 from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
 from tputfind.record.untrusted import printable_json
 from tputfind.units import printable
 
@@ -60,21 +65,9 @@ _OF_THE_REST: Final = 2 / 3
 """A trial that starts just before its fraction of the time ends may take this fraction of the remaining time."""
 _LEFT_S: Final = 2.0
 """Minimum time in seconds that such a trial leaves, so that the largest batch is still timed."""
+_LISTS: Final = "tputfind devices lists what is here"
 _PATIENCE: Final = 3
 """A stage may take this many times as long as the child announced."""
-
-
-class ChildFailed(TputfindError):
-    """Raised when a child ends before all its answers: killed, aborted, exited, silent, or sending invalid messages.
-
-    ``failure`` has the kind, as in a record: ``died``, ``host_memory``, ``timeout``, or ``error``.
-    """
-
-    exit_code = BrokenInstall.exit_code
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(failure.message)
-        self.failure = failure
 
 
 class Children:
@@ -83,6 +76,10 @@ class Children:
     One server process per run imports torch and the other packages once, and forks a child for every question. A trial
     therefore costs a fork, not an import, and every trial starts from the same memory. multiprocessing's forkserver is
     not used because it imports the caller's ``__main__`` again in every child and hides import errors.
+
+    A question whose spec has ranks or instances goes to as many processes, each with a server of its own; ranks form a
+    torch process group. A failure of one process fails the job: all are ended at once. This server's child is rank 0,
+    which starts the steps.
     """
 
     def __init__(
@@ -95,6 +92,8 @@ class Children:
     ) -> None:
         """Start nothing yet; the first question starts the server.
 
+        The options apply to every rank.
+
         Args:
             trust_model_file: whether model files may run code when they are loaded.
             live: the open file of the user's own object, if that is measured. The caller closes it; children open it
@@ -102,6 +101,11 @@ class Children:
             variables: additions to the environment of the server and its children.
             cores: the only cores that the server and its children run on; None for all.
         """
+        self._options: dict[str, Any] = {"trust_model_file": trust_model_file, "live": live}
+        self._options |= {"variables": variables, "cores": cores}
+        self._others: list[Children] = []
+        self._numbers = itertools.count()
+        self._checked: set[tuple[str, int]] = set()
         self._shared = () if live is None else (live.fileno(),)
         self._told = {TRUSTED: "1" if trust_model_file else "0", LIVE_OBJECT: "".join(map(str, self._shared))}
         self._told |= variables or {}
@@ -120,25 +124,26 @@ class Children:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """End the server and every child."""
-        if self._control is not None:
-            self._control.close()  # the server then ends its children and itself
-        if self._server is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._server.wait(_GRACE_S)
-            self._server.kill()
-            self._server.wait()
-        if self._log is not None:
-            self._log.close()
-        if self._cache is not None:
-            shutil.rmtree(self._cache, ignore_errors=True)  # a killed server leaves it
-        self._server = self._control = self._log = self._cache = None
+        """End the servers of all ranks, and every child."""
+        with ExitStack() as stack:
+            for other in self._others:
+                stack.callback(other.close)
+            if self._control is not None:
+                self._control.close()  # the server then ends its children and itself
+            if self._server is not None:
+                with suppress(subprocess.TimeoutExpired):
+                    self._server.wait(_GRACE_S)
+                self._server.kill()
+                self._server.wait()
+            if self._log is not None:
+                self._log.close()
+            if self._cache is not None:
+                shutil.rmtree(self._cache, ignore_errors=True)  # a killed server leaves it
+            self._server = self._control = self._log = self._cache = None
 
     def end_within(self, seconds: float | None) -> None:
         """Kill the child that is still at work this many seconds from now; None sets no limit."""
@@ -160,8 +165,8 @@ class Children:
 
     @property
     def server_pid(self) -> int | None:
-        """The process that every child descends from; None if it has not started."""
-        return None if self._server is None else self._server.pid
+        """The process that every child descends from; None if it has not started, or if ranks have several servers."""
+        return None if self._server is None or self._others else self._server.pid
 
     @contextmanager
     def for_a_share(self, share: float) -> Iterator[None]:
@@ -189,10 +194,14 @@ class Children:
     def preload(self, package: str) -> str:
         """Import a package in the server, so that every child has it; return why the import failed, or an empty string.
 
+        The servers of other ranks import it too.
+
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
             BadRequest: the working directory was deleted.
         """
+        for other in self._others:
+            other.preload(package)
         control = self._connect()
         if package not in self._imports:
             self._imports[package] = self._import_package(control, package)
@@ -206,7 +215,7 @@ class Children:
         gate: int | None = None,
         group: Group | None = None,
     ) -> Generator[Answer]:
-        """Yield the answers of one fresh child as they come, until it ends.
+        """Yield the answers of one fresh child as they come, until it ends; those of all ranks are merged.
 
         The child is killed if the caller stops early, or if it is silent for ``timeout_s`` seconds longer than it
         announced. ``gate`` is the reading end of a pipe from which the child reads when it may go on: see
@@ -214,10 +223,53 @@ class Children:
 
         Raises:
             TputfindError: the child refused the question.
-            ChildFailed: the child ended before all its answers, or was silent for too long.
+            ChildFailed: the child ended before all its answers, or was silent for too long. The message has its rank.
             OutOfTime: the time set by ``end_within`` is over.
             KeyboardInterrupt: ``interrupt`` was called.
         """
+        spec: Spec | None = getattr(question, "spec", None)
+        size = None if spec is None or group is not None else spec.ranks
+        if spec is None or size is None:
+            yield from self._ask_process(question, answer_type, timeout_s, gate, group)
+            return
+        if (spec.device, size) not in self._checked:
+            self._check_devices(spec, size)
+            self._checked.add((spec.device, size))
+        while len(self._others) < size - 1:
+            other = Children(**self._options)
+            for package in self._imports:
+                other.preload(package)
+            self._others.append(other)
+        folder = self._meeting_place(size)
+        job = Job(self.end_child, timeout_s, folder, spec)
+        try:
+            names = spec.devices if len(spec.devices) == size else spec.devices * size
+            members = [
+                Group(rank=rank, size=size, device=name, folder=str(folder), instances=spec.instances > 1)
+                for rank, name in enumerate(names)
+            ]
+            for member, other in zip(members[1:], self._others, strict=False):
+                job.begin(member.rank, other.ask(question, answer_type, group=member), other.end_child)
+            yield from job.answers(self._ask_process(question, answer_type, timeout_s, gate, members[0]))
+        finally:
+            job.end()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def ask_one(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Answer:
+        """Return the one answer of a fresh child; errors as for ``ask``."""
+        answers = list(self.ask(question, answer_type, timeout_s))
+        if len(answers) != 1:
+            raise ChildFailed(Failure(kind="died", message=f"gave {len(answers)} answers to one question"))
+        return answers[0]
+
+    def _ask_process(
+        self,
+        question: Question,
+        answer_type: type[Answer],
+        timeout_s: float | None,
+        gate: int | None,
+        group: Group | None,
+    ) -> Generator[Answer]:
         control = self._connect()
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as output:
@@ -232,12 +284,36 @@ class Children:
             finally:
                 os.close(answers)
 
-    def ask_one(self, question: Question, answer_type: type[Answer], timeout_s: float | None = None) -> Answer:
-        """Return the one answer of a fresh child; errors as for ``ask``."""
-        answers = list(self.ask(question, answer_type, timeout_s))
-        if len(answers) != 1:
-            raise ChildFailed(Failure(kind="died", message=f"gave {len(answers)} answers to one question"))
-        return answers[0]
+    def _check_devices(self, spec: Spec, size: int) -> None:
+        """Raise NoSuchDevice if there are fewer devices than ranks, before a process per rank is started."""
+        listed = [one.device for one in self.ask(ListDevices(), Environment)]
+        accelerators = [name for name in listed if not is_host(name)]
+        on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
+        if spec.instances > 1 and not on_host:
+            raise NoSuchDevice(
+                f"--instances {size} divides the cores of a CPU, and {spec.device} is none",
+                "--device cpu runs them; --device all --all-busy runs a copy on each accelerator",
+            )
+        given = spec.device if spec.instances > 1 else "cpu"
+        count = len(device_cores(given) or here()) if on_host else len(accelerators)
+        if count < size:
+            who, what = "instances" if spec.instances > 1 else "ranks", "cores" if on_host else "accelerators"
+            there = "is 1" if count == 1 else f"are {count}"
+            raise NoSuchDevice(f"{size} {who} need {size} {what}, and there {there}", _LISTS)
+
+    def _meeting_place(self, size: int) -> Path:
+        """Make the folder in which the ranks of a question meet.
+
+        It lies in the server's folder, which the server removes at its end.
+        """
+        self._connect()
+        assert self._cache is not None
+        folder = self._cache / f"ranks-{next(self._numbers)}"
+        folder.mkdir(parents=True)
+        for rank in range(1, size):
+            os.mkfifo(folder / f"{rank}")
+            os.mkfifo(folder / f"{rank}-back")
+        return folder
 
     def _read_answers(
         self,

@@ -8,8 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from tputfind.errors import BrokenInstall, TputfindError
 from tputfind.record.record import Failure, FailureKind
 from tputfind.units import GIB, parse_bytes, printable
+
+
+class ChildFailed(TputfindError):
+    """Raised when a child ends before all its answers: killed, aborted, exited, silent, or sending invalid messages.
+
+    ``failure`` has the kind, as in a record: ``died``, ``host_memory``, ``timeout``, or ``error``.
+    """
+
+    exit_code = BrokenInstall.exit_code
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
 
 
 class CannotRunSo(RuntimeError):

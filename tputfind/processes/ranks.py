@@ -1,169 +1,59 @@
-"""Runs one job in several processes, the ranks, and merges their answers to a question into one answer or failure."""
+"""Merges the answers of several processes, the ranks of one job, to a question into one answer or failure."""
 
-import itertools
-import os
-import shutil
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from threading import Condition, Thread
 from time import sleep
-from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
 
-from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
+from tputfind.errors import ModelFailed, TputfindError
 from tputfind.processes import beats, failures
 from tputfind.processes.beats import Beat
-from tputfind.processes.children import Answer, ChildFailed, Children
-from tputfind.processes.cores import device_cores, here, is_host
-from tputfind.processes.messages import Diagnosis, Group, Inspection, ListDevices, Question, Timed, Turn
-from tputfind.record.environment import Environment, RankDevice
+from tputfind.processes.cores import device_cores, here
+from tputfind.processes.failures import ChildFailed
+from tputfind.processes.messages import Diagnosis, Inspection, Timed, Turn
+from tputfind.record.environment import RankDevice
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 
-_LISTS: Final = "tputfind devices lists what is here"
 _AGAIN_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 """Time in seconds for the other ranks to answer after rank 0, if the question sets none."""
 
 
-class Ranks(Children):
-    """Sends every question to as many processes as its spec has ranks or instances; ranks form a torch process group.
-
-    A failure of one process fails the job: all are ended at once. This object is rank 0, which starts the steps.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        """Take the options of ``Children``, which apply to every rank."""
-        super().__init__(**options)
-        self._options = MappingProxyType(options)
-        self._others: list[Children] = []
-        self._numbers = itertools.count()
-        self._checked: set[tuple[str, int]] = set()
-
-    @property
-    def server_pid(self) -> int | None:
-        """None for a job of several processes, which have several servers."""
-        return None if self._others else super().server_pid
-
-    def close(self) -> None:
-        """End the servers of all ranks, and every child."""
-        with ExitStack() as stack:
-            for other in self._others:
-                stack.callback(other.close)
-            super().close()
-
-    def preload(self, package: str) -> str:
-        """Import a package in each server; errors as for ``Children.preload``."""
-        for other in self._others:
-            other.preload(package)
-        return super().preload(package)
-
-    def ask(
-        self,
-        question: Question,
-        answer_type: type[Answer],
-        timeout_s: float | None = None,
-        gate: int | None = None,
-        group: Group | None = None,
-    ) -> Generator[Answer]:
-        """Yield one merged answer for each answer of the ranks.
-
-        The errors are those of ``Children.ask``, with the rank in the message.
-        """
-        spec = getattr(question, "spec", None)
-        size = None if spec is None else spec.ranks
-        if spec is None or size is None:
-            yield from super().ask(question, answer_type, timeout_s, gate, group)
-            return
-        if (spec.device, size) not in self._checked:
-            self._check_devices(spec, size)
-            self._checked.add((spec.device, size))
-        while len(self._others) < size - 1:
-            other = Children(**self._options)
-            for package in self._imports:
-                other.preload(package)
-            self._others.append(other)
-        folder = self._meeting_place(size)
-        job = _Job(self, timeout_s, folder, spec)
-        try:
-            names = spec.devices if len(spec.devices) == size else spec.devices * size
-            members = [
-                Group(rank=rank, size=size, device=name, folder=str(folder), instances=spec.instances > 1)
-                for rank, name in enumerate(names)
-            ]
-            for member, other in zip(members[1:], self._others, strict=False):
-                job.begin(other, question, answer_type, member)
-            yield from job.answers(super().ask(question, answer_type, timeout_s, gate, members[0]))
-        finally:
-            job.end()
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def _check_devices(self, spec: Spec, size: int) -> None:
-        """Raise NoSuchDevice if there are fewer devices than ranks, before a process per rank is started."""
-        listed = [one.device for one in super().ask(ListDevices(), Environment)]
-        accelerators = [name for name in listed if not is_host(name)]
-        on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
-        if spec.instances > 1 and not on_host:
-            raise NoSuchDevice(
-                f"--instances {size} divides the cores of a CPU, and {spec.device} is none",
-                "--device cpu runs them; --device all --all-busy runs a copy on each accelerator",
-            )
-        given = spec.device if spec.instances > 1 else "cpu"
-        count = len(device_cores(given) or here()) if on_host else len(accelerators)
-        if count < size:
-            who, what = "instances" if spec.instances > 1 else "ranks", "cores" if on_host else "accelerators"
-            there = "is 1" if count == 1 else f"are {count}"
-            raise NoSuchDevice(f"{size} {who} need {size} {what}, and there {there}", _LISTS)
-
-    def _meeting_place(self, size: int) -> Path:
-        """Make the folder in which the ranks of a question meet.
-
-        It lies in the server's folder, which the server removes at its end.
-        """
-        self._connect()
-        assert self._cache is not None
-        folder = self._cache / f"ranks-{next(self._numbers)}"
-        folder.mkdir(parents=True)
-        for rank in range(1, size):
-            os.mkfifo(folder / f"{rank}")
-            os.mkfifo(folder / f"{rank}-back")
-        return folder
-
-
-class _Job:
+class Job:
     """Collects the answers of all ranks to one question.
 
     The calling thread reads the answers of rank 0; each other rank has its own thread.
     """
 
-    def __init__(self, leader: Children, timeout_s: float | None, folder: Path, spec: Spec) -> None:
-        self._leader = leader
+    def __init__(self, end_leader: Callable[[], None], timeout_s: float | None, folder: Path, spec: Spec) -> None:
+        self._end_rank_0 = end_leader
         self._timeout_s = timeout_s
         self._folder = folder
         self._spec = spec
         self._size = spec.ranks or 1
         self._changed = Condition()
-        self._others: dict[int, Children] = {}
+        self._enders: list[Callable[[], None]] = []
         self._threads: list[Thread] = []
         self._answers: dict[int, list[Any]] = {}
         self._working: set[int] = set()
         self._failed: tuple[int, BaseException] | None = None
         self._over = False
 
-    def begin(self, other: Children, question: Question, answer_type: type[Answer], group: Group) -> None:
-        """Ask the question of a rank other than 0, in a new thread."""
-        rank = group.rank
-        self._others[rank] = other
+    def begin(self, rank: int, answers: Iterable[Any], end: Callable[[], None]) -> None:
+        """Read the answers of a rank other than 0, in a new thread; ``end`` ends its process."""
+        self._enders.append(end)
         self._answers[rank] = []
         self._working.add(rank)
 
         def hear() -> None:
             error: BaseException | None = None
             try:
-                for answer in other.ask(question, answer_type, group=group):
+                for answer in answers:
                     with self._changed:
                         self._answers[rank].append(answer)
                         self._changed.notify_all()
@@ -184,7 +74,7 @@ class _Job:
         self._threads.append(thread)
         thread.start()
 
-    def answers(self, leading: Generator[Answer]) -> Generator[Answer]:
+    def answers(self, leading: Generator[Any]) -> Generator[Any]:
         """Yield each answer of rank 0, merged with the same answer of the other ranks."""
         number = 0
         Thread(target=self._watch, name="watch of ranks", daemon=True).start()
@@ -216,9 +106,9 @@ class _Job:
         with self._changed:
             self._over = True
             self._changed.notify_all()
-        for other, thread in zip(self._others.values(), self._threads, strict=True):
+        for end, thread in zip(self._enders, self._threads, strict=True):
             while thread.is_alive():  # repeated, as in ``_end_leader``
-                other.end_child()
+                end()
                 thread.join(_AGAIN_S)
 
     def _watch(self) -> None:
@@ -254,7 +144,7 @@ class _Job:
     def _end_leader(self) -> None:
         """End rank 0; repeat until the job is over, since rank 0 may not have started its process yet."""
         while not self._over:
-            self._leader.end_child()
+            self._end_rank_0()
             sleep(_AGAIN_S)
 
     def _wait_for(self, number: int, *, optional: bool) -> None:

@@ -14,7 +14,6 @@ from tputfind.analysis.compare import TOLERANCE, Comparison, checked_tolerance
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection
-from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.runners.find import add_model_traceback, show_progress
@@ -112,7 +111,7 @@ def compare(
     asked = read_request(names, options, tolerance, share)
     with show_progress(progress) as told, add_model_traceback(), ExitStack() as stack:
         files = [stack.enter_context(pickling.pickle_model(model, inputs)) for model in models]
-        both = [stack.enter_context(Ranks(trust_model_file=trust_model_file, live=file)) for file in files]
+        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for file in files]
         return measure(asked, (both[0], both[1]), told)
 
 

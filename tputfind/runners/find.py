@@ -10,7 +10,7 @@ from typing import Any, Final, overload
 from tputfind.analysis.recipes import LISTED
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, TputfindError
-from tputfind.processes.ranks import Ranks
+from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.record import Record, Records
 from tputfind.record.result import shown_progress
@@ -124,7 +124,7 @@ def find(
         shown as told,
         add_model_traceback(),
         pickling.pickle_model(what, inputs) as file,
-        Ranks(trust_model_file=trust_model_file, live=file) as children,
+        Children(trust_model_file=trust_model_file, live=file) as children,
     ):
         for measured in sweep(job, children, told):
             environment = measured.record.environment

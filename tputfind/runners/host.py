@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tputfind.errors import BadRequest, BrokenInstall, ModelFailed, NoSuchDevice, TputfindError
-from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed
 from tputfind.processes.messages import Inspection, TryDevice
-from tputfind.processes.ranks import Ranks
 from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile, slug
@@ -118,7 +118,7 @@ class Host:
         A spec that cannot be measured there gets an inspection with the device's properties only.
         """
         progress = self._progress("")
-        with Ranks(trust_model_file=self._trust_model_file) as children:
+        with Children(trust_model_file=self._trust_model_file) as children:
             children.end_within(self._job.specs[0].budget_s)
             progress.about("devices")
             progress.doing("looking for them", None)

@@ -11,8 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from tputfind.errors import BadRequest, TputfindError
+from tputfind.processes.children import Children
 from tputfind.processes.messages import Refusal
-from tputfind.processes.ranks import Ranks
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
 from tputfind.runners.sweep import Job, sweep
@@ -61,7 +61,7 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
     try:
         asked = msgspec.json.decode(request, type=Request)
         job = Job([asked.spec], None, asked.command)
-        with _alive(word, tell), Ranks(trust_model_file=asked.trust_model_file) as children:
+        with _alive(word, tell), Children(trust_model_file=asked.trust_model_file) as children:
             (measured,) = sweep(job, children, _Telling(word, tell))
         ended_by, record = measured.ended_by, msgspec.Raw(msgspec.json.encode(measured.record))
     except TputfindError as refused:

@@ -11,7 +11,6 @@ from typing import NamedTuple, Self
 
 from tputfind.processes import signals
 from tputfind.processes.children import Children
-from tputfind.processes.ranks import Ranks
 from tputfind.runners.devices import HostPlace
 from tputfind.session.barrier import Meeting
 
@@ -75,7 +74,7 @@ class Stations:
     def _station(self, place: HostPlace) -> _Station:
         if place.name not in self._stations:
             variables, cores = place.variables, place.cores
-            children = Ranks(trust_model_file=self._trust_model_file, variables=variables, cores=cores)
+            children = Children(trust_model_file=self._trust_model_file, variables=variables, cores=cores)
             self._stations[place.name] = _Station(place, children, self._events)
         return self._stations[place.name]
 

@@ -18,7 +18,6 @@ from tputfind.options import none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
-from tputfind.processes.ranks import Ranks
 from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
@@ -142,7 +141,7 @@ def tune(
         pickling.pickle_model(model, inputs) as file,
         ExitStack() as stack,
     ):
-        both = [stack.enter_context(Ranks(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
+        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
         race = measure(asked, (both[0], both[1]), told)
     if race.interrupted:
         raise KeyboardInterrupt

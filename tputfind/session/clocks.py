@@ -8,8 +8,8 @@ import msgspec
 
 from tputfind.analysis import clocks
 from tputfind.errors import ModelFailed
-from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import misuse_failure
+from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed, misuse_failure
 from tputfind.processes.messages import TimeMethods, TimePipeline
 from tputfind.record.clocks import (
     BOUNDARIES,

@@ -9,7 +9,8 @@ import msgspec
 from tputfind.analysis import notices
 from tputfind.errors import IsOwnStep, ModelFailed
 from tputfind.processes import cores
-from tputfind.processes.children import ChildFailed, Children
+from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed
 from tputfind.processes.messages import Inspect, Inspection
 from tputfind.record import files
 from tputfind.record.environment import Environment

@@ -12,8 +12,8 @@ import msgspec
 
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes import cores
-from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import UNUSED_PARAMETERS, Passed, is_kernel_fault, misuse_failure
+from tputfind.processes.children import Children
+from tputfind.processes.failures import UNUSED_PARAMETERS, ChildFailed, Passed, is_kernel_fault, misuse_failure
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial

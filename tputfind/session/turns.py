@@ -17,8 +17,8 @@ import msgspec
 from tputfind.analysis.compare import Tried
 from tputfind.analysis.turns import LOOKS, Round, Turns, is_steady, order_of_block
 from tputfind.errors import BadRequest
-from tputfind.processes.children import ChildFailed, Children
-from tputfind.processes.failures import for_want_of_memory, misuse_failure
+from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed, for_want_of_memory, misuse_failure
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
