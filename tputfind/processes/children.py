@@ -245,7 +245,7 @@ class Children:
         try:
             names = spec.devices if len(spec.devices) == size else spec.devices * size
             members = [
-                Group(rank=rank, size=size, device=name, folder=str(folder), instances=spec.instances > 1)
+                Group(rank=rank, size=size, device=name, folder=str(folder), instances=spec.has_instances)
                 for rank, name in enumerate(names)
             ]
             for member, other in zip(members[1:], self._others, strict=False):
@@ -289,15 +289,15 @@ class Children:
         listed = [one.device for one in self.ask(ListDevices(), Environment)]
         accelerators = [name for name in listed if not is_host(name)]
         on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
-        if spec.instances > 1 and not on_host:
+        if spec.has_instances and not on_host:
             raise NoSuchDevice(
                 f"--instances {size} divides the cores of a CPU, and {spec.device} is none",
                 "--device cpu runs them; --device all --all-busy runs a copy on each accelerator",
             )
-        given = spec.device if spec.instances > 1 else "cpu"
+        given = spec.device if spec.has_instances else "cpu"
         count = len(device_cores(given) or here()) if on_host else len(accelerators)
         if count < size:
-            who, what = "instances" if spec.instances > 1 else "ranks", "cores" if on_host else "accelerators"
+            who, what = "instances" if spec.has_instances else "ranks", "cores" if on_host else "accelerators"
             there = "is 1" if count == 1 else f"are {count}"
             raise NoSuchDevice(f"{size} {who} need {size} {what}, and there {there}", _LISTS)
 

@@ -180,7 +180,7 @@ class Job:
         return None
 
     def _who(self, rank: int) -> str:
-        return f"{'instance' if self._spec.instances > 1 else 'rank'} {rank}"
+        return f"{'instance' if self._spec.has_instances else 'rank'} {rank}"
 
     def _raise_failure(self) -> None:
         if self._failed is None:
@@ -203,7 +203,7 @@ class Job:
                     "make as many samples as the batch size on every rank",
                 )
             seen = answer.environment
-            if self._spec.instances == 1:
+            if not self._spec.has_instances:
                 whole = msgspec.structs.replace(seen, others=tuple(_device_of(other.environment) for other in others))
             else:  # each has a part of the same device
                 device = seen.device if self._spec.device == "auto" else self._spec.device

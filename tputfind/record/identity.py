@@ -17,7 +17,7 @@ def name_of(spec: Spec) -> str:
     On several devices it ends with ``ddp x2``, and for several instances with ``instances=2``.
     """
     ranks = [] if spec.ranks is None else [*filter(None, [spec.parallel]), f"x{spec.ranks}"]
-    if spec.instances > 1:
+    if spec.has_instances:
         ranks = [f"instances={spec.instances}"]
     words = ["own step"] if spec.phase == "step" else [spec.dtype, spec.layout, spec.mode]
     return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks])

@@ -408,16 +408,21 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(self.device.split(","))
 
     @property
+    def has_instances(self) -> bool:
+        """Whether several copies of the model share one device."""
+        return self.instances > 1
+
+    @property
     def ranks(self) -> int | None:
         """The processes that run together, one per device or instance; None without a group of processes."""
-        if self.instances > 1:
+        if self.has_instances:
             return self.instances
         return self.gpus or (None if self.parallel is None else len(self.devices))
 
     @property
     def device_count(self) -> int:
         """How many devices run the model together."""
-        return 1 if self.instances > 1 else self.ranks or 1
+        return 1 if self.has_instances else self.ranks or 1
 
     @property
     def memory_of_each_bytes(self) -> int | None:
@@ -593,11 +598,11 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
         yield f"--parallel {spec.parallel} trains: add --phase train"
     if spec.parallel is not None and spec.device_count == 1:
         yield f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2"
-    if spec.instances > 1 and (spec.gpus is not None or spec.parallel is not None):
+    if spec.has_instances and (spec.gpus is not None or spec.parallel is not None):
         yield "--instances are copies that work by themselves: leave --gpus and --parallel out"
     if spec.instances > (count := _named_cores(spec.device) or MOST_RANKS):
         yield f"--instances {spec.instances} takes as many cores, and --device {spec.device} has {count}"
-    if spec.ranks is not None and spec.instances == 1 and spec.mode != "eager":
+    if spec.ranks is not None and not spec.has_instances and spec.mode != "eager":
         yield f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own"
     if spec.device_count > 1 and spec.transfer != "none":
         yield "--transfer is for one device"

@@ -23,7 +23,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.phase == "step":
         yield f"...  # {spec.model} at batch size {batch_size}, on {record.environment.device}"
         return
-    if spec.instances > 1:
+    if spec.has_instances:
         yield f"# in each of {spec.instances} processes, started on its part of the cores, as with taskset -c 0-3"
     device = json.dumps(record.environment.device.partition(":")[0])
     yield from _model(spec)

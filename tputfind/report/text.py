@@ -65,7 +65,7 @@ def title(record: Record) -> str:
     work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
     several = spec.ranks is not None and spec.ranks > 1
     where = f"{spec.device_count} x {device_of(record)}" if spec.device_count > 1 else device_of(record)
-    shared = f", shared by {spec.instances} instances" if spec.instances > 1 else ""
+    shared = f", shared by {spec.instances} instances" if spec.has_instances else ""
     each = f"{' each' if spec.device_count > 1 else ''}; batch sizes are those of one" if several else ""
     return f"{work} on {where}{size}{shared}{each}{copies}{times}{busy}"
 
