@@ -31,6 +31,10 @@ def draw_labels(model: Model, parts: _Parts) -> _Labels:
     return {name: part for name, part in rule(model, parts).items() if name in model.takes}
 
 
+def _class(count: int, shape: tuple[int, ...] = ()) -> Drawn:
+    return Drawn(shape, dtype=torch.int64, below=int(count))
+
+
 def _contrastive(_model: Model, parts: _Parts) -> _Labels:
     """Return the argument that requests a contrastive loss between samples, as in CLIP."""
     both = "input_ids" in parts and len(set(parts) & {"pixel_values", "input_features"}) > 0
@@ -68,20 +72,12 @@ def _classes(model: Model, _parts: _Parts) -> _Labels:
         return {"labels": Drawn((count,))}
     if model.config.problem_type == "regression" or count == 1:
         return {"labels": Drawn((count,) if count > 1 else ())}
-    return {"labels": Drawn((), dtype=torch.int64, below=count)}
+    return {"labels": _class(count)}
 
 
 def _class_of_each_token(model: Model, parts: _Parts) -> _Labels:
-    text, below = _text(parts.get("input_ids")), int(model.config.num_labels)
-    return {} if text is None else {"labels": Drawn(text.sample_shape, dtype=torch.int64, below=below)}
-
-
-def _choice(_model: Model, _parts: _Parts) -> _Labels:
-    return {"labels": Drawn((), dtype=torch.int64, below=CHOICES)}
-
-
-def _tokens_and_choice(model: Model, parts: _Parts) -> _Labels:
-    return {**_tokens(model, parts), "mc_labels": Drawn((), dtype=torch.int64, below=CHOICES)}
+    text = _text(parts.get("input_ids"))
+    return {} if text is None else {"labels": _class(model.config.num_labels, text.sample_shape)}
 
 
 def _masked_patches(model: Model, parts: _Parts) -> _Labels:
@@ -92,16 +88,12 @@ def _masked_patches(model: Model, parts: _Parts) -> _Labels:
         return {}
     height, width = image.sample_shape[-2:]
     masked = torch.arange((height // side) * (width // side)) % 5 < 2
-    tokens = Drawn((int(masked.sum()),), dtype=torch.int64, below=int(getattr(model.config, "vocab_size", 1)))
+    tokens = _class(getattr(model.config, "vocab_size", 1), (int(masked.sum()),))
     return {"bool_masked_pos": Same(masked), "labels": Packed(tokens)}
 
 
-def _value_of_series(model: Model, _parts: _Parts) -> _Labels:
-    return {"target_values": Drawn((int(model.config.num_targets),))}
-
-
 def _class_of_series(model: Model, _parts: _Parts) -> _Labels:
-    return {"target_values": Drawn((), dtype=torch.int64, below=int(model.config.num_targets))}
+    return {"target_values": _class(model.config.num_targets)}
 
 
 def _answer(model: Model, parts: _Parts) -> _Labels:
@@ -109,7 +101,7 @@ def _answer(model: Model, parts: _Parts) -> _Labels:
     if "labels" in model.takes and "start_positions" not in model.takes:
         count = model.look("num_qa_labels")
         if count is not None:  # lxmert
-            return {"labels": Drawn((), dtype=torch.int64, below=int(count))}
+            return {"labels": _class(count)}
         if {"pixel_values", "visual_embeds"} & set(parts):
             return {"labels": Drawn((int(model.config.num_labels),), image=True)}
         text = _text(parts.get("input_ids"))
@@ -117,16 +109,13 @@ def _answer(model: Model, parts: _Parts) -> _Labels:
     text = _text(parts.get("input_ids"))
     if text is None:
         return {}
-    place = Drawn((), dtype=torch.int64, below=text.sample_shape[0])
+    place = _class(text.sample_shape[0])
     return {"start_positions": place, "end_positions": place}
 
 
 def _class_of_each_pixel(model: Model, parts: _Parts) -> _Labels:
     image = parts.get("pixel_values")
-    below = int(model.config.num_labels)
-    return (
-        {"labels": Drawn(image.sample_shape[-2:], dtype=torch.int64, below=below)} if isinstance(image, Drawn) else {}
-    )
+    return {"labels": _class(model.config.num_labels, image.sample_shape[-2:])} if isinstance(image, Drawn) else {}
 
 
 def _number_of_each_pixel(model: Model, parts: _Parts) -> _Labels:
@@ -138,23 +127,11 @@ def _number_of_each_pixel(model: Model, parts: _Parts) -> _Labels:
     return {"labels": parts.get("prompt_masks", Drawn(image.sample_shape[-2:], image=True))}
 
 
-def _class_of_each_entity(model: Model, _parts: _Parts) -> _Labels:
-    return {"labels": Drawn((ENTITIES,), dtype=torch.int64, below=int(model.config.num_labels))}
-
-
-def _objects(model: Model, _parts: _Parts) -> _Labels:
-    return {"labels": Each(partial(_target, classes=int(model.config.num_labels)))}
-
-
 def _target(device: torch.device, *, classes: int) -> dict[str, torch.Tensor]:
     boxes = draw_boxes(device)
     middles, sides = (boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]
     labels = torch.randint(0, classes, (OBJECTS,), device=device)
     return {"class_labels": labels, "boxes": torch.cat([middles, sides], 1)}
-
-
-def _speaker(model: Model, _parts: _Parts) -> _Labels:
-    return {"labels": Drawn((), dtype=torch.int64, below=int(model.config.num_labels))}
 
 
 def _class_of_each_frame(model: Model, parts: _Parts) -> _Labels:
@@ -185,19 +162,19 @@ def _future(model: Model, parts: _Parts) -> _Labels:
 
 
 def _transcript(model: Model, _parts: _Parts) -> _Labels:
-    return {"labels": Drawn((_SPOKEN,), dtype=torch.int64, below=int(model.config.vocab_size))}
+    return {"labels": _class(model.config.vocab_size, (_SPOKEN,))}
 
 
 _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForPreTraining": _pretraining,
-    "DoubleHeadsModel": _tokens_and_choice,
+    "DoubleHeadsModel": lambda model, parts: {**_tokens(model, parts), "mc_labels": _class(CHOICES)},
     "ForMaskedImageModeling": _masked_patches,
-    "ForRegression": _value_of_series,
+    "ForRegression": lambda model, _parts: {"target_values": Drawn((int(model.config.num_targets),))},
     "ForTimeSeriesClassification": _class_of_series,
     "ForClassification": _class_of_series,
     "ForNextSentencePrediction": lambda _model, _parts: {"labels": Drawn((), dtype=torch.int64)},
     "ForTokenClassification": _class_of_each_token,
-    "ForMultipleChoice": _choice,
+    "ForMultipleChoice": lambda _model, _parts: {"labels": _class(CHOICES)},
     "ForQuestionAnswering": _answer,
     "ForQuestionAnsweringSimple": _answer,
     "ForSemanticSegmentation": _class_of_each_pixel,
@@ -205,9 +182,11 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForDepthEstimation": _number_of_each_pixel,
     "ForEntityClassification": _classes,
     "ForEntityPairClassification": _classes,
-    "ForEntitySpanClassification": _class_of_each_entity,
+    "ForEntitySpanClassification": lambda model, _parts: {"labels": _class(model.config.num_labels, (ENTITIES,))},
     "ForVisualReasoning": _classes,
-    "ForObjectDetection": _objects,
+    "ForObjectDetection": lambda model, _parts: {
+        "labels": Each(partial(_target, classes=int(model.config.num_labels)))
+    },
     "ForUniversalSegmentation": _segments,
     "ForInstanceSegmentation": _segments,
     "ForCTC": _transcript,
@@ -215,7 +194,7 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForTDT": _transcript,
     "ForPrediction": _future,
     "ForSpeechToText": _tokens,
-    "ForXVector": _speaker,
+    "ForXVector": lambda model, _parts: {"labels": _class(model.config.num_labels)},
     "ForAudioFrameClassification": _class_of_each_frame,
     "ForSequenceClassification": _classes,
     "ForImageClassification": _classes,
