@@ -312,7 +312,8 @@ class Reached(NamedTuple):
 
 def reach(record: Record, size: int) -> Reached | None:
     """Return the fastest row that reaches an effective batch; None if no timed batch size divides it."""
-    row = fastest(rows_that_reach(record.spec, record.rows, size, _capacity_bytes(record)))
+    capacity_bytes = record.spec.memory_limit_bytes or record.environment.memory_total_bytes
+    row = fastest(rows_that_reach(record.spec, record.rows, size, capacity_bytes))
     if row is None:
         return None
     devices = record.spec.device_count
@@ -331,7 +332,8 @@ def rows_that_reach(spec: Spec, rows: Sequence[Row], size: int, capacity_bytes: 
         repeats, rest = divmod(size, row.batch_size * spec.accumulate * spec.device_count)
         if repeats and not rest and row.samples_per_s is not None:
             held = spec.accumulate > 1 or repeats == 1 or capacity_bytes is None
-            if held or (_peak_bytes(row) + sum(row.parameter_bytes.values()) <= (capacity_bytes or 0)):
+            peak = row.peak_reserved_bytes or row.peak_allocated_bytes or 0
+            if held or (peak + sum(row.parameter_bytes.values()) <= (capacity_bytes or 0)):
                 found.append(row)
     return found
 
@@ -343,11 +345,3 @@ def sizes_that_divide(spec: Spec, largest: int) -> list[int]:
         return []
     within = range(spec.granularity, min(largest, each) + 1, spec.granularity)
     return [size for size in within if each % size == 0][-_TIMED_BESIDE:]
-
-
-def _capacity_bytes(record: Record) -> int | None:
-    return record.spec.memory_limit_bytes or record.environment.memory_total_bytes
-
-
-def _peak_bytes(row: Row) -> int:
-    return row.peak_reserved_bytes or row.peak_allocated_bytes or 0

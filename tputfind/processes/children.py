@@ -351,7 +351,7 @@ class Children:
                 raise BadRequest("the working directory was deleted", "run it in one that exists") from None
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
-            self._cache = new_path()
+            self._cache = Path(tempfile.gettempdir(), f"tputfind-compiled-{secrets.token_hex(8)}")
             pinned = "" if self.cores is None else f"os.sched_setaffinity(0, {sorted(self.cores)}); "
             program = (
                 f"import os, sys; {pinned}sys.path[:] = {sys.path!r}; "
@@ -511,11 +511,6 @@ def _last_line(output: IO[bytes] | None) -> str:
 
 _OURS: Final = re.compile("tputfind-compiled-[0-9a-f]{16}")
 """Only folders of this name are ever removed: a user may well have a /tmp/tputfind-results."""
-
-
-def new_path() -> Path:
-    """Return an unused path for a compilers' cache folder."""
-    return Path(tempfile.gettempdir(), f"tputfind-compiled-{secrets.token_hex(8)}")
 
 
 @contextmanager

@@ -70,7 +70,12 @@ def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
             executor = RayExecutor(ray)
             nodes = executor.nodes()
             places = places_of(nodes, job.specs[0].device, cluster.choice, job.specs[0].device_count)
-            _report_unused_nodes(nodes, places, progress)
+            if unused := left_out(nodes, places):
+                progress.about("cluster")
+                where = ", ".join(node.address for node in unused)
+                progress.did(
+                    f"no job runs on {where}: smaller than others, or without the label {KIND}; --each takes all"
+                )
             jobs = [
                 ClusterJob(_at(spec, place, busy), _at(there, place, busy), place)
                 for spec, there in zip(job.specs, sent, strict=True)
@@ -103,14 +108,6 @@ def list_nodes(address: str) -> list[Node]:
 def _at(spec: Spec, place: ClusterPlace, busy: int) -> Spec:
     """Return a spec for a place; ``busy`` is the number of devices of a node that may run such jobs at once."""
     return msgspec.structs.replace(queue_spec(spec, busy), device=place.device)
-
-
-def _report_unused_nodes(nodes: Sequence[Node], places: Sequence[ClusterPlace], progress: Progress) -> None:
-    unused = left_out(nodes, places)
-    if unused:
-        progress.about("cluster")
-        addresses = ", ".join(node.address for node in unused)
-        progress.did(f"no job runs on {addresses}: smaller than others, or without the label {KIND}; --each takes all")
 
 
 def _file_of(folder: Path | None, came: Came, begun: tuple[Record, Path] | None) -> files.RecordFile:

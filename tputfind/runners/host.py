@@ -189,7 +189,9 @@ class Host:
                 free[done.place.name] = done.place
                 yield task.number, outcome.measured
                 continue
-            self._take_out(done.place, outcome.device_fails, task)
+            lost = Lost(done.place, outcome.device_fails, f"{task.spec.model} {identity.name_of(task.spec)}")
+            self.lost.append(lost)
+            self._did(f"{lost.place.name} fails and is taken out: {lost.why}")
             if task.place is None and (free or busy):
                 waiting.insert(0, task)
             else:
@@ -232,11 +234,6 @@ class Host:
         listener = self._progress("")
         listener.about("")
         listener.did(what)
-
-    def _take_out(self, place: HostPlace, why: str, task: Task) -> None:
-        lost = Lost(place, why, f"{task.spec.model} {identity.name_of(task.spec)}")
-        self.lost.append(lost)
-        self._did(f"{place.name} fails and is taken out: {why}")
 
 
 def _told_of(lost: Lost, devices: Devices) -> TputfindError:

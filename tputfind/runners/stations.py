@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from queue import SimpleQueue
 from threading import Thread
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tputfind.processes import signals
@@ -44,9 +43,7 @@ class Stations:
         self._signals.enter_context(signals.handled_by(lambda *_: self._events.put(None)))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._signals:
             for station in self._stations.values():
                 station.children.interrupt()

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from statistics import fmean
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import msgspec
@@ -165,9 +164,7 @@ class Watch:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()

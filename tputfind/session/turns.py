@@ -9,7 +9,6 @@ from contextlib import ExitStack, suppress
 from random import Random
 from statistics import fmean
 from time import monotonic
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import msgspec
@@ -184,9 +183,7 @@ class _Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._answers.close()
         self._close_gate()
         os.close(self._gate)

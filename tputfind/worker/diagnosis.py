@@ -9,12 +9,12 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from tputfind.errors import BadRequest, NoSuchDevice, TputfindError
+from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.processes.failures import UNUSED_PARAMETERS, Circumstances, exception_failure, said
 from tputfind.processes.messages import Diagnose, Diagnosis
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
-from tputfind.record.types import GRAD_MODES, GradMode
+from tputfind.record.types import GRAD_MODES
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inspect import candidates, granularity_notice, open_device_of
 from tputfind.worker.own_step import OwnStep, make_workload
@@ -42,7 +42,10 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
-                return _grad_mode_diagnosis(mode, first)
+                name, cause = _MODES_IN_WORDS[mode], f"it fails under inference_mode: {said(first)}"
+                advice = f"deploy it under {name}"
+                notice = Notice(kind="grad_mode", seen=f"measured under {name}", cause=cause, advice=advice)
+                return Diagnosis(grad_mode=mode, caveats=(notice,))
     if spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}":
         finding = _Attempt(replace(spec, find_unused_parameters=True), device)
         if finding.error(asked.batch_size) is None:
@@ -54,7 +57,11 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         if _Attempt(changed, device).error(asked.batch_size) is None:
             raise NoSuchDevice(f"{spec.model} cannot do {option}: {said(first)}", hint)
     if spec.phase == "infer" and _Attempt(spec, device, trains=True).error(asked.batch_size) is None:
-        raise _eval_mode_error(spec, first)
+        which = "fails in eval mode, in which inference is measured, and runs in training mode"
+        raise BadRequest(
+            f"{spec.model} {which}: {said(first)}",
+            "--phase train trains it; or its factory may return a module that stays in the mode that it needs",
+        )
     return Diagnosis()
 
 
@@ -99,13 +106,6 @@ class _Attempt:
         return f"parameters {', '.join(names[:_SHOWN])}{more}"
 
 
-def _grad_mode_diagnosis(mode: GradMode, error: BaseException) -> Diagnosis:
-    name = _MODES_IN_WORDS[mode]
-    cause = f"it fails under inference_mode: {said(error)}"
-    notice = Notice(kind="grad_mode", seen=f"measured under {name}", cause=cause, advice=f"deploy it under {name}")
-    return Diagnosis(grad_mode=mode, caveats=(notice,))
-
-
 def _unused_parameters_diagnosis(names: str) -> Diagnosis:
     notice = Notice(
         kind="unused_parameters",
@@ -145,10 +145,3 @@ def _relaxed_specs(spec: Spec) -> Iterator[tuple[Spec, str, str]]:
         yield replace(spec, dtype="fp32"), f"--dtype {spec.dtype}", "--dtype fp32 measures it"
     if spec.dtype != "own":
         yield replace(spec, dtype="own"), f"--dtype {spec.dtype}", "--dtype own measures it as it was made"
-
-
-def _eval_mode_error(spec: Spec, error: BaseException) -> TputfindError:
-    return BadRequest(
-        f"{spec.model} fails in eval mode, in which inference is measured, and runs in training mode: {said(error)}",
-        "--phase train trains it; or its factory may return a module that stays in the mode that it needs",
-    )

@@ -82,7 +82,10 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
 
 def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
     """Compare all outputs of a small batch with those of an eager run."""
-    here, there, again = (_copy_samples(run()) for run in (batch, eager, eager))
+    here, there, again = (
+        [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(run())]
+        for run in (batch, eager, eager)
+    )
     if not there:
         return _unchecked_output(_NO_VALUES)
     if [one.values.shape for one in here] != [one.values.shape for one in there]:
@@ -98,10 +101,6 @@ def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck
         how = f"batch {batch.size} differs by {apart:.2g} (relative) from the model run eagerly"
         return Failure(kind="wrong_output", message=how)
     return OutputCheck(result="right", difference=apart)
-
-
-def _copy_samples(output: object) -> list[_Sample]:
-    return [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(output)]
 
 
 class _Sample(NamedTuple):

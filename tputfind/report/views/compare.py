@@ -56,7 +56,8 @@ def _part(comparison: Comparison) -> Document:
         *sections_of("the table of batch sizes", lambda: [_table(comparison)]),
         *sections_of("the answers", lambda: [Answers(tuple(answers(comparison)))]),
     )
-    return Document(title=_title(comparison), sections=sections)
+    title = f"{comparison.model} {comparison.recipe} on {comparison.device_name}: NEW over OLD"
+    return Document(title=title, sections=sections)
 
 
 def _data(comparisons: Sequence[Comparison]) -> Table:
@@ -99,10 +100,6 @@ def _verdict(best: Judgement, tolerance: float) -> str:
     within = f" within {100 * tolerance:g} %" if best.verdict == "same" else ""
     ratio = f"{best.ratio:.3f} times ({best.low:.3f} to {best.high:.3f})"
     return f"{_WORDS[best.verdict]}{within}: {rates} samples/s, {ratio}{because}"
-
-
-def _title(comparison: Comparison) -> str:
-    return f"{comparison.model} {comparison.recipe} on {comparison.device_name}: NEW over OLD"
 
 
 def _remarks_of(row: Judgement) -> list[str]:

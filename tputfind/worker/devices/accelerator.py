@@ -107,11 +107,6 @@ MODULES: Final = {"hpu": "habana_frameworks.torch"}
 """Packages that add a kind of device to torch; for any other kind the package is ``torch_KIND``."""
 
 
-def module_of(kind: str) -> str:
-    """Return the package that adds a kind of device to torch."""
-    return MODULES.get(kind, f"torch_{kind}")
-
-
 SHORT_BYTES: Final = 256 * 2**20
 _HALVES: Final = {
     "fp16": torch.float16,
@@ -147,7 +142,7 @@ def _import_kind(kind: str) -> None:
     """
     if hasattr(torch, kind):
         return
-    package = module_of(kind)
+    package = MODULES.get(kind, f"torch_{kind}")
     try:
         importlib.import_module(package)
     except ModuleNotFoundError as error:

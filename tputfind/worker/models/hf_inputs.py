@@ -73,7 +73,9 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
         return heard
     with _skip_weight_init():
         model = Model(spec, kind._from_config(config).eval(), config)  # noqa: SLF001  # as AutoModel.from_config does
-    for modality in _modalities(model):
+    for modality in MODALITIES:
+        if modality.argument not in takes or not _encode(model, modality) or model.look(*modality.tokens) is None:
+            continue
         try:
             heard.places[modality.argument] = int(model.look(*modality.tokens)), _count_features(model, modality)
         except Exception as error:  # whatever the code of the model raises
@@ -161,17 +163,6 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
     if model.config.is_encoder_decoder:
         chosen |= takes & {"decoder_input_ids"}
     return [name for name in model.takes if name in chosen]
-
-
-def _modalities(model: Model) -> list[Modality]:
-    """Return the modalities other than text that a language model takes."""
-    return [
-        modality
-        for modality in MODALITIES
-        if {"input_ids", modality.argument} <= set(model.takes)
-        and _encode(model, modality) is not None
-        and model.look(*modality.tokens) is not None
-    ]
 
 
 def _modality_arguments(model: Model, modality: Modality) -> set[str]:

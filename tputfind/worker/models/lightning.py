@@ -148,7 +148,9 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
         BadRequest: the module has none of these.
     """
     example = module.example_input_array
-    step = TrainingStep(module, takes_example=make is None and described is None and not _has_loader(module))
+    step = TrainingStep(
+        module, takes_example=make is None and described is None and not overrides(module, "train_dataloader")
+    )
     if make is not None:
         made = make
         return step, lambda size: (made(size),)
@@ -198,10 +200,6 @@ def overrides(module: Any, name: str) -> bool:
     """Return whether a module overrides a method of LightningModule."""
     method = getattr(type(module), name, None)
     return getattr(method, "__module__", "").partition(".")[0] not in LIGHTNING
-
-
-def _has_loader(module: Any) -> bool:
-    return overrides(module, "train_dataloader")
 
 
 def _load_samples(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], list[Any]]:

@@ -44,7 +44,7 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     except BadRequest:
         raise
     except UnpicklingError as error:
-        if not _is_checkpoint(file, error):
+        if "GLOBAL" not in f"{error}" and not is_zipfile(file):  # no checkpoint: nobody is advised to trust it
             raise BadRequest(f"--weights: {file} holds no weights of {model}: torch finds no tensors in it") from None
         what = f"holds more than tensors and plain values: {refused_global(error)}"
         raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
@@ -52,11 +52,6 @@ def load(module: nn.Module, file: Path, model: str) -> None:
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
         reason = " ".join(line.strip() for line in lines[:2])
         raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
-
-
-def _is_checkpoint(file: Path, error: UnpicklingError) -> bool:
-    """Return whether a file that torch could not unpickle is a checkpoint; users are not advised to trust others."""
-    return "GLOBAL" in f"{error}" or is_zipfile(file)
 
 
 def _read(file: Path) -> Mapping[str, Any]:
