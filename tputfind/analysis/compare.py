@@ -448,7 +448,9 @@ def gate(compared: Sequence[Comparison], share: float | None, problems: list[Tpu
         return 0
     regressions = [told for one in compared for told in _regressions(one, share)]
     for one in compared:
-        problems += _judging_errors(one)
+        if one.best is None or not one.best.has_verdict:
+            reason = "one of them has no row that was timed" if one.best is None else one.best.reason
+            problems.append(BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}"))
     code = BadRequest.exit_code if problems else 0
     unsure = [told for one in compared for told in _unsure(one, share)]
     if unsure:
@@ -478,13 +480,6 @@ def _regressions(one: Comparison, share: float) -> Iterator[str]:
             what = f"the fastest (batch {row.old_batch} and {row.new_batch})"
         told = row.reason if row.lost else f"{100 * (1 - (row.ratio or 0.0)):.1f} % slower"
         yield f"{one.model} {one.recipe}, {what}: {told}"
-
-
-def _judging_errors(one: Comparison) -> Iterator[BadRequest]:
-    """Yield why the fastest rows cannot be judged at all, noise apart."""
-    if one.best is None or not one.best.has_verdict:
-        reason = "one of them has no row that was timed" if one.best is None else one.best.reason
-        yield BadRequest(f"{one.model} {one.recipe} could not be judged: {reason}")
 
 
 def _unsure_fastest(one: Comparison, share: float) -> Judgement | None:

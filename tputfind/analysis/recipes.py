@@ -40,7 +40,8 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
             yield "Best recipe", f"no recipe {none_within_slo(records)}"
         return
     yield "Best recipe", _told_of(*best, records)
-    smallest = _smallest_in_all(records)
+    timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
+    smallest = min(set.intersection(*filter(None, timed)), default=None)
     if smallest is not None and smallest < best[1].batch_size:
         of_smallest = [_keep_batch(record, smallest) for record in records]
         at_smallest = best_of(of_smallest)
@@ -103,12 +104,6 @@ def _latency(record: Record, row: Row) -> Iterator[str]:
     if record.spec.slo_ms is not None and latency_ms is not None:
         percent, _, limit = slo_of(record.spec).partition(" ")
         yield f"{percent} {format_latency(record, row, latency_ms)} ms {limit}"
-
-
-def _smallest_in_all(records: Sequence[Record]) -> int | None:
-    """Return the smallest batch size that was timed in every recipe with timed rows."""
-    timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
-    return min(set.intersection(*filter(None, timed)), default=None)
 
 
 def _keep_batch(record: Record, batch_size: int) -> Record:

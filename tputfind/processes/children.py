@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
@@ -276,8 +276,10 @@ class Children:
             try:
                 try:
                     handles = (theirs, output.fileno(), output.fileno() if gate is None else gate)
-                    with self._sending:
-                        _hand_over(control, Envelope(question=question, group=group), handles)
+                    with self._sending, suppress(OSError):  # a dead server closes both pipes, which the reader sees
+                        control.send_bytes(msgspec.json.encode(Envelope(question=question, group=group)))
+                        for handle in handles:
+                            send_handle(control, handle, None)
                 finally:
                     os.close(theirs)
                 yield from self._read_answers(control, answers, output, answer_type, timeout_s)
@@ -421,14 +423,6 @@ class Children:
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
 RUN_AGAIN: Final = "free memory of the host, and run it again"
-
-
-def _hand_over(control: Connection, envelope: Envelope, handles: Sequence[int]) -> None:
-    """Send the server a question, the pipe for answers, the file for the child's output, and the gate."""
-    with suppress(OSError):  # a dead server closes both pipes, which the reader sees
-        control.send_bytes(msgspec.json.encode(envelope))
-        for handle in handles:
-            send_handle(control, handle, None)
 
 
 def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) -> Generator[Answer, None, bool]:

@@ -143,7 +143,7 @@ def _search(session: Session, progress: Progress) -> Edge:
     soaked_batches = spec.soak if edge.largest_batch else 0
     return msgspec.structs.replace(
         edge,
-        memory_limit_bytes=session.memory_limit_bytes,
+        memory_limit_bytes=session.runner.memory_limit_bytes,
         soaked_batches=soaked_batches,
         steady=steady,
         expandable_forecast=session.edge_if_expandable() if edge.limited_by == "memory" else None,
@@ -156,11 +156,11 @@ def _search_safe(session: Session, edge: Edge) -> Edge | None:
     The batch must pass its row and, under the lowered limit, as many steps as the largest batch was timed or soaked
     for.
     """
-    spec, limit_bytes, full = session.record.spec, session.lowered_limit_bytes, session.row(edge.largest_batch)
+    spec, limit_bytes, full = session.record.spec, session.runner.lowered_limit_bytes, session.row(edge.largest_batch)
     if limit_bytes is None or full is None or edge.largest_batch == 0:
         return None
     steps = TRIAL_STEPS + max(spec.soak, full.steps)
-    whole_bytes = session.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
+    whole_bytes = session.runner.memory_limit_bytes or session.record.environment.memory_total_bytes or limit_bytes
     share = limit_bytes / whole_bytes if edge.limited_by == "memory" else 1.0
     expected = partial(session.expected_edge, memory_limit_bytes=limit_bytes)
     safe = find_edge(

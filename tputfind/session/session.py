@@ -47,7 +47,7 @@ class Session:
         self.record = record
         self._start_s = time.perf_counter() - record.wall_s
         self._spec = record.spec
-        self._runner = runner
+        self.runner = runner
         self._file = record_file
         self._progress = listener
         self._diagnosed = False
@@ -113,10 +113,10 @@ class Session:
 
     def edge_so_far(self) -> Edge | None:
         """Return the edge by the trials and rows so far; None if batch sizes were given, or none passed."""
-        spec, limit_bytes = self._spec, self._runner.memory_limit_bytes
+        spec, limit_bytes = self._spec, self.runner.memory_limit_bytes
         if spec.batch_sizes is not None:
             return None
-        answers = expectations.answers(self.record, limit_bytes, self._runner.memory_of_others_bytes())
+        answers = expectations.answers(self.record, limit_bytes, self.runner.memory_of_others_bytes())
         timed = {row.batch_size: None if row.failure is None else LIMITS[row.failure.kind] for row in self.record.rows}
         found = bracket({**answers, **timed}, spec.granularity)
         if found is None:
@@ -126,26 +126,16 @@ class Session:
             found = msgspec.structs.replace(found, limited_by="cap", closed=True)
         return msgspec.structs.replace(found, memory_limit_bytes=limit_bytes)
 
-    @property
-    def memory_limit_bytes(self) -> int | None:
-        """The memory limit of trials and rows in bytes; None for the device's own memory."""
-        return self._runner.memory_limit_bytes
-
-    @property
-    def lowered_limit_bytes(self) -> int | None:
-        """The memory limit in bytes that keeps ``--headroom`` free; None without ``--headroom``."""
-        return self._runner.lowered_limit_bytes
-
     def try_batch(
         self, batch_size: int, *, steps: int = TRIAL_STEPS, memory_limit_bytes: int | None = None
     ) -> LimitedBy | None:
         """Return why a batch does not fit for ``steps`` steps, from the record or a fresh process; None if it fits."""
-        limit_bytes = memory_limit_bytes or self._runner.memory_limit_bytes
+        limit_bytes = memory_limit_bytes or self.runner.memory_limit_bytes
         trial = self._trial(batch_size, steps, limit_bytes)
         if trial is None:
             self._announce_trial(batch_size, steps, limit_bytes)
             passed = self._passed_below(batch_size)
-            trial = self._runner.try_batch(
+            trial = self.runner.try_batch(
                 batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
             )
             self._stop_if_the_model_fails(batch_size, trial.failure)
@@ -157,7 +147,7 @@ class Session:
 
         A row is due for every power of two that fits, and for the largest batch.
         """
-        known = self._trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
+        known = self._trial(batch_size, TRIAL_STEPS, self.runner.memory_limit_bytes)
         if known is None and self._is_row_due(batch_size):
             self._try_and_time(batch_size)
         return self.try_batch(batch_size)
@@ -166,16 +156,16 @@ class Session:
         spec = self._spec
         if spec.budget_s is not None or self.row(batch_size) is not None:
             return False
-        fits, fails = self._bracket(self._runner.memory_limit_bytes)
+        fits, fails = self._bracket(self.runner.memory_limit_bytes)
         above = min(fails or LARGEST_BATCH, (spec.max_batch or LARGEST_BATCH) + 1)
         is_edge = fits < batch_size < above <= batch_size + spec.granularity
         return is_edge or batch_size in spec.sizes_up_to(batch_size)
 
     def _try_and_time(self, batch_size: int) -> None:
         """Record a trial, and the row that its process then times if the batch fits."""
-        self._announce_trial(batch_size, TRIAL_STEPS, self._runner.memory_limit_bytes)
+        self._announce_trial(batch_size, TRIAL_STEPS, self.runner.memory_limit_bytes)
         planned, passed = stopping.process_plan(self._spec, 0), self._passed_below(batch_size)
-        with closing(self._runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
+        with closing(self.runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
             trial = next(answers)
             assert isinstance(trial, Trial)
             believed = any(is_kernel_fault(before.failure) for before in self.record.trials)
@@ -211,7 +201,7 @@ class Session:
         """
         if self._spec.search != "forecast":
             return None
-        return expected_batch(self.known(memory_limit_bytes or self._runner.memory_limit_bytes), passes, fails)
+        return expected_batch(self.known(memory_limit_bytes or self.runner.memory_limit_bytes), passes, fails)
 
     def index_limits(self) -> list[int]:
         """Return the batch sizes above which, by the traces, a tensor has more elements than 32 bits count."""
@@ -227,11 +217,11 @@ class Session:
 
     def edge_if_expandable(self) -> int | None:
         """Return the largest batch expected with expandable segments; None without a forecast, or if they are on."""
-        return expectations.edge_if_expandable(self.record, self.known(self._runner.memory_limit_bytes))
+        return expectations.edge_if_expandable(self.record, self.known(self.runner.memory_limit_bytes))
 
     def known(self, memory_limit_bytes: int | None) -> Known:
         """Return the input of a forecast under a limit in bytes; None for the device's own memory."""
-        return expectations.known(self.record, memory_limit_bytes, self._runner.memory_of_others_bytes())
+        return expectations.known(self.record, memory_limit_bytes, self.runner.memory_of_others_bytes())
 
     def probe_non_monotonic(self, edge: Edge) -> NonMonotonic:
         """Try the batch on either side of an edge set by memory that is expected to break the order, if there is one.
@@ -240,7 +230,7 @@ class Session:
         both are left untried, and the record keeps the forecast. A larger batch that passes its trial runs a longer
         one, since it has no row. Returns the expected batch sizes.
         """
-        spec, limit_bytes, largest = self._spec, self._runner.memory_limit_bytes, edge.largest_batch
+        spec, limit_bytes, largest = self._spec, self.runner.memory_limit_bytes, edge.largest_batch
         if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
             return NonMonotonic(None, None)
         known = self.known(limit_bytes)
@@ -295,7 +285,7 @@ class Session:
         settled, failed = 0, None
         passed = self._passed_below(batch_sizes[0])
         planned = stopping.process_plan(self._spec, number)
-        with closing(self._runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
+        with closing(self.runner.time_batches(batch_sizes, number, planned, passed, self.record.trials)) as rows:
             while settled < len(batch_sizes):
                 ahead = (*batch_sizes[settled:], *later)
                 seconds_left = expectations.seconds_of_rows(self.record, ahead, number)
@@ -322,7 +312,7 @@ class Session:
         left = sorted({row.batch_size for _, row in answers(self.record)} - self._singly_timed())
         while left:
             self._progress.doing(f"timing batch {left[0]} on one device by itself", None)
-            planned, alone = stopping.process_plan(self._spec, 0), self._runner.single_device_runner()
+            planned, alone = stopping.process_plan(self._spec, 0), self.runner.single_device_runner()
             with closing(alone.time_batches(left, 0, planned, None, self.record.trials)) as rows:
                 for row in rows:
                     if row.failure is not None and row.batch_size != left[0]:
@@ -343,7 +333,7 @@ class Session:
         number = 0 if row is None else len(row.timings)
         self._progress.doing(f"timing batch {batch_size} with all devices busy, process {number + 1}", None)
         planned = stopping.process_plan(self._spec, number)
-        (timed,) = self._runner.time_batches((batch_size,), number, planned, None, taken, barrier=barrier)
+        (timed,) = self.runner.time_batches((batch_size,), number, planned, None, taken, barrier=barrier)
         self._keep(timed)
 
     def _keep(self, row: Row) -> None:
@@ -366,7 +356,7 @@ class Session:
 
     def _has_same_memory_use(self, taken: Trial | Row) -> bool:
         """Whether other processes hold as much of the device's memory now as at this trial or row."""
-        return is_other_memory_equal(taken.memory_of_others_bytes, self._runner.memory_of_others_bytes())
+        return is_other_memory_equal(taken.memory_of_others_bytes, self.runner.memory_of_others_bytes())
 
     def edge_is_current(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried at the same memory use of other processes as now."""
@@ -416,12 +406,12 @@ class Session:
             return
         self._diagnosed = True
         self._progress.doing(f"finding out why batch {batch_size} fails", None)
-        found = self._runner.diagnose(batch_size, failure)
+        found = self.runner.diagnose(batch_size, failure)
         names = ("grad_mode", "granularity", "find_unused_parameters")
         known = {name: value for name in names if (value := getattr(found, name)) is not None}
         if not known:
             return
-        self._spec = self._runner.spec = msgspec.structs.replace(self._spec, **known)
+        self._spec = self.runner.spec = msgspec.structs.replace(self._spec, **known)
         self._diagnosed = found.granularity is not None  # other settings may still need other batch sizes
         caveats = (*self.record.caveats, *found.caveats)
         self.update(spec=self._spec, caveats=caveats, trials=(), rows=())

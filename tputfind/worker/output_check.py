@@ -67,7 +67,9 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
     if not axes:
         return _unchecked_output(_NO_VALUES)
     if len(whole) == len(small) and any(axis not in whole[number].samples for number, axis in axes.items()):
-        return _wrong_shape(batch.size, [look.shape for look in whole])
+        shown = ", ".join("x".join(map(str, look.shape)) for look in whole) or "none"
+        what = f"batch {batch.size} returned outputs of another number of samples, where small batches return all"
+        return Failure(kind="wrong_output", message=f"{what}: {shown}")
     if _batch_axes(small, medium, whole) != axes:
         return _unchecked_output(_COMPANY)
     verdict = _compare_samples(_samples(small, axes), _samples(medium, axes), _samples(whole, axes), NOISE[dtype])
@@ -216,12 +218,6 @@ def _check_not_finite(
 
 def _wrong(sample: int, size: int, small_size: int, how: str) -> Failure:
     message = f"sample {sample} of batch {size}, set beside the same sample in a batch of {small_size}, {how}"
-    return Failure(kind="wrong_output", message=message)
-
-
-def _wrong_shape(size: int, shapes: Sequence[torch.Size]) -> Failure:
-    shown = ", ".join("x".join(map(str, shape)) for shape in shapes) or "none"
-    message = f"batch {size} returned outputs of another number of samples, where small batches return all: {shown}"
     return Failure(kind="wrong_output", message=message)
 
 

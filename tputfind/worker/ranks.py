@@ -124,16 +124,12 @@ class _Member:
                     os.write(pipe, _STEP)
         else:
             self.tell(_STEP)
-            if self._steps == 0 or self._steps > _AHEAD:  # all begin together
-                self._wait_for_others()
+            waits = self._steps == 0 or self._steps > _AHEAD  # all begin together
+            if waits and not all(os.read(pipe, 1) for pipe in self._back):
+                raise PeerLost("another instance has ended")
         self._before = _collectives()
         self._steps += 1
         self._at_work = True
-
-    def _wait_for_others(self) -> None:
-        """Wait until every instance has begun one more step."""
-        if not all(os.read(pipe, 1) for pipe in self._back):
-            raise PeerLost("another instance has ended")
 
     def rest(self) -> None:
         """Note that no step is running."""

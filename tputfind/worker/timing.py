@@ -124,6 +124,10 @@ def time_windows(
     one = bool(singles.synchronised_ms) and not plan.every_latency
     if not one:
         step_ms = median(window.device_ms)
+
+        def enough(samples_ms: Sequence[float]) -> bool:
+            return sum(samples_ms) >= 1000 * plan.window_s and max(samples_ms) <= _AT_DEVICE_PACE * step_ms
+
         # The time before the window, such as loading and work under a power limit, does not shorten the latency window.
         left_s = max(plan.window_s, plan.max_seconds - sum(window.device_ms) / 1000)
         listener.busy(min(plan.latency_batches * step_ms / 1000, max(left_s, plan.least_batches * step_ms / 1000)))
@@ -133,23 +137,11 @@ def time_windows(
             plan.latency_batches,
             least=plan.least_batches,
             seconds=left_s,
-            enough=None if plan.every_latency else _pace_check(step_ms, plan.window_s),
+            enough=None if plan.every_latency else enough,
             restore=work.restore(),
         )
     load.leave(slowed=window.slowed)
     return Windows(window, singles.synchronised_ms, singles.submission_ms, one, work.held())
-
-
-def _pace_check(step_ms: float, window_s: float) -> Callable[[Sequence[float]], bool]:
-    """Return a check of latencies in ms: whether they fill the window and equal the device's step time.
-
-    It is true if they sum to at least ``window_s`` and none exceeds ``step_ms`` by more than 5 %.
-    """
-
-    def enough(samples_ms: Sequence[float]) -> bool:
-        return sum(samples_ms) >= 1000 * window_s and max(samples_ms) <= _AT_DEVICE_PACE * step_ms
-
-    return enough
 
 
 class _Sampler:

@@ -120,10 +120,7 @@ def names_of(records: Sequence[Record]) -> list[str]:
     names = [", ".join(identity.NAMES[name](record) for name in told) for record in records]
     if len(records) == 1:
         names = [records[0].spec.model]
-    return _distinct([shorten_name(name) for name in names])
-
-
-def _distinct(names: Sequence[str]) -> list[str]:
+    names = [shorten_name(name) for name in names]
     return [f"{name} ({place})" if names.count(name) > 1 else name for place, name in enumerate(names, 1)]
 
 

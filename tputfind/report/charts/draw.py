@@ -412,7 +412,11 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
     highs = [point.y if point.high is None else max(point.high, point.y) for point in series.points]
     if series.look == "boxes":
         axes.vlines(x, lows, highs, colors=colour, linewidth=1.2)
-        return _boxes(axes, series, colour)
+        # Boxes are thick lines, which have the same width on every scale, with a bar for the median.
+        boxes = [point for point in series.points if point.q1 is not None and point.q3 is not None]
+        ends = [point.q1 or 0.0 for point in boxes], [point.q3 or 0.0 for point in boxes]
+        axes.vlines([point.x for point in boxes], *ends, colors=colour, linewidth=8, alpha=0.55)
+        return axes.plot(x, y, linestyle="none", marker="_", markersize=10, markeredgewidth=2.2, color=colour)[0]
     if highs != lows:
         axes.fill_between(x, lows, highs, color=colour, alpha=0.2, linewidth=0)
         axes.vlines(x, lows, highs, colors=colour, linewidth=0.7, alpha=0.6)
@@ -427,15 +431,6 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
         markersize=4.5 if len(x) <= _MOST_MARKERS else 2.5,
         markerfacecolor="none" if outline else colour,
     )[0]
-
-
-def _boxes(axes: Axes, series: Series, colour: str) -> Artist:
-    """Draw boxes as thick lines, which have the same width on every scale, with a bar for the median."""
-    boxes = [point for point in series.points if point.q1 is not None and point.q3 is not None]
-    ends = [point.q1 or 0.0 for point in boxes], [point.q3 or 0.0 for point in boxes]
-    axes.vlines([point.x for point in boxes], *ends, colors=colour, linewidth=8, alpha=0.55)
-    x, y = [point.x for point in series.points], [point.y for point in series.points]
-    return axes.plot(x, y, linestyle="none", marker="_", markersize=10, markeredgewidth=2.2, color=colour)[0]
 
 
 def _limit(axes: Axes, chart: Chart) -> None:
