@@ -227,7 +227,6 @@ def _index_of(value: object) -> int | None:
 
 
 def count_from_zero(value: object) -> int:
-    """Return a whole number, 0 or more."""
     return whole(value, least=0)
 
 
@@ -272,7 +271,6 @@ def share(value: object) -> float:
 
 
 def number(value: object) -> float:
-    """Return a finite number."""
     if isinstance(value, bool) or not isinstance(value, (Real, str)):
         raise ValueError(f"{echo(value)} is not a number")  # noqa: TRY004  # one kind for all wrong values
     try:
@@ -380,7 +378,6 @@ def _check_positive(value: object, span_ms: float) -> None:
 
 
 def flag(value: object) -> bool:
-    """Return the value if it is a bool."""
     if not isinstance(value, bool):
         raise ValueError(f"{echo(value)} is neither True nor False")  # noqa: TRY004  # one kind for all wrong values
     return value

@@ -48,7 +48,6 @@ _CPU_PIPELINE: Final = (
 
 
 def method_sentences(found: Methods) -> tuple[str, ...]:
-    """Return the sentences about the methods of timing one batch."""
     cells = found.cells
     on_cpu = found.environment.can.is_cpu
     said = [_CPU] if on_cpu else list(_host_clock_alone(cells))
@@ -58,7 +57,6 @@ def method_sentences(found: Methods) -> tuple[str, ...]:
 
 
 def pipeline_sentences(found: Pipeline) -> tuple[str, ...]:
-    """Return the sentences about the methods of timing a pipeline."""
     if found.environment.can.is_cpu:
         return (f"{_CPU_PIPELINE}{_difference_on_the_cpu(found.cells)}.",)
     names = (found.specs[0].model, found.specs[1].model)

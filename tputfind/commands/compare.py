@@ -75,7 +75,6 @@ def main(given: Given, *, show_traceback: bool) -> int:
 def _measure_in_turns(
     models: Sequence[str], measuring: Mapping[str, object], places: Places, gates: Gates
 ) -> tuple[list[Comparison], Outputs]:
-    """Time two models in turn."""
     quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])
     recipe = {name: value for name, value in measuring.items() if name not in ("quiet", "trust_model_file")}
     asked = in_turn.read_request(models, recipe, *gates)

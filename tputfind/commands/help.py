@@ -24,7 +24,6 @@ class Sectioned(click.Command):
         self._examples = examples
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the options section by section."""
         sections = group_by_section(self._listed)
         for section, options in sections:
             rows = [row_of(option) for option in options]
@@ -32,7 +31,6 @@ class Sectioned(click.Command):
             write_section(formatter, section if len(sections) > 1 else "Options", rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the examples."""
         write_examples(formatter, self._examples)
 
 
@@ -54,7 +52,6 @@ def write_section(
 
 
 def write_examples(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
-    """Write the example command lines."""
     if examples:
         with formatter.section("Examples"):
             for example in examples:

@@ -17,7 +17,6 @@ def read_places(given: dict[str, Any], folder: Path | None = None) -> Places:
 
 
 def record_sources(names: Iterable[str | Path]) -> list[Source]:
-    """Return records as sources."""
     return [Source("one of the records", Path(name)) for name in names]
 
 

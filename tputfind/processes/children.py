@@ -403,7 +403,6 @@ class Children:
         raise BrokenInstall(f"the measuring process does not start: {failure.message}", hint)
 
     def _death(self) -> Failure:
-        """Return the failure with which the server ended."""
         status = None
         if self._server is not None:
             with suppress(subprocess.TimeoutExpired):

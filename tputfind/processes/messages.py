@@ -289,11 +289,9 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, error: TputfindError) -> Self:
-        """Return the refusal for an error."""
         return cls(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
 
     def make_error(self) -> TputfindError:
-        """Return the error that this refusal stands for."""
         return BY_NAME.get(self.error, TputfindError)(self.message, self.hint, self.traceback)
 
 

@@ -40,6 +40,5 @@ def handled_by(handler: Handler) -> Iterator[Mapping[int, Handler]]:
 
 
 def set_handlers(handlers: Mapping[int, Handler]) -> None:
-    """Set the handler of each signal."""
     for each, handler in handlers.items():
         signal.signal(each, handler)

@@ -33,7 +33,6 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the device is the CPU."""
         return not self.own_memory
 
 

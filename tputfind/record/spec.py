@@ -394,7 +394,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def source(self) -> SourceName:
-        """The source of the model, from the form of its name."""
         return source_of(self.model)
 
     @property
@@ -421,7 +420,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device_count(self) -> int:
-        """How many devices run the model together."""
         return 1 if self.has_instances else self.ranks or 1
 
     @property

@@ -58,7 +58,6 @@ class Column(NamedTuple):
     text: Callable[[Record, Row, float], str] = lambda _record, _row, value: format_figure(value)
 
     def value(self, record: Record, row: Row) -> Value:
-        """Return the figure of a row of a record."""
         return self.find(record, row) if self.of_failed or row.failure is None else None
 
     def cell(self, record: Record, row: Row) -> tuple[str, float | None]:

@@ -197,7 +197,6 @@ class Outputs:
                 raise BadRequest(f"{one.wanted_by} {one.path} and {other.wanted_by} {other.path} are the same file")
 
     def protect(self, sources: Iterable[Source]) -> None:
-        """Protect more files from being overwritten."""
         self._sources += sources
 
     @property

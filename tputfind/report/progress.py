@@ -63,24 +63,20 @@ class DeviceProgress:
         return self._listener.devices.get(name) or DeviceProgress(self._listener, name)
 
     def about(self, subject: str) -> None:
-        """Set the model that the next messages are about."""
         self.subject, self.last_did, self.record = subject, "", None
 
     def doing(self, what: str, seconds_left: float | None) -> None:
-        """Show the current activity and the estimated seconds until its stage ends."""
         left = "" if seconds_left is None else f", about {format_seconds(seconds_left)} left"
         with self._listener.lock:
             self.line = self._about(f"{what}{left}")
             self._listener.doing(self)
 
     def did(self, what: str) -> None:
-        """Show that an activity has ended."""
         with self._listener.lock:
             self._listener.did(self, self._about(what))
             self.last_did = what
 
     def measured(self, record: Record) -> None:
-        """Show the record so far."""
         with self._listener.lock:
             self.record = record
             self._listener.measured(self)

@@ -60,7 +60,6 @@ def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: boo
 
 
 def frame(result: Any) -> pd.DataFrame:
-    """Return the table of a result's CSV."""
     from tputfind.report.renderers.csv import data_frame
 
     data = document_of(result).data

@@ -54,7 +54,6 @@ TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "st
 
 
 def title(record: Record) -> str:
-    """Return the title of one record's table."""
     spec = record.spec
     memory = record.environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"

@@ -64,7 +64,6 @@ def devices_of(node: Node) -> dict[str, int]:
 
 
 def resource_of(device: str) -> str:
-    """Return Ray's resource name of a device."""
     return _RESOURCES.get(device, device.upper())
 
 

@@ -51,7 +51,6 @@ class Stations:
                 station.close()
 
     def children(self, place: HostPlace) -> Children:
-        """Return the ``Children`` of a device, which start its processes."""
         return self._station(place).children
 
     def give(self, place: HostPlace, work: Work) -> None:

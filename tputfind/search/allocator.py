@@ -128,7 +128,6 @@ class CachingAllocator:
         return block
 
     def release(self, block: Block) -> None:
-        """Free an allocated block."""
         self.allocated_bytes -= block.size
         block.free = True
         self._add(block)

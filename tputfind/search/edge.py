@@ -157,7 +157,6 @@ class _Search:
 
     @property
     def passes(self) -> int:
-        """The largest that passes."""
         return self._passed[-1]
 
     @property

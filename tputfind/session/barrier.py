@@ -42,7 +42,6 @@ class Meeting:
     """A reusable barrier for a fixed number of seats; a process that dies leaves it."""
 
     def __init__(self, seats: int) -> None:
-        """Args: seats is the number of processes."""
         self.seats = [Seat(self) for _ in range(seats)]
         self._changed = Condition()
         self._left = seats

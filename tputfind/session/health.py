@@ -170,7 +170,6 @@ class Watch:
             self._thread.join()
 
     def begin(self) -> None:
-        """Begin a window."""
         if self._nvml is not None:
             self._within = []
             self._begin = self._reading(thorough=True)

@@ -61,7 +61,6 @@ class HostWatch:
         self._begin: Reading | None = None
 
     def begin(self) -> None:
-        """Begin a window."""
         self._begin = reading(*self._which) if self._on_host else None
 
     def end(self) -> float | None:

@@ -351,7 +351,6 @@ class Session:
         return next((trial for trial in same if self._has_same_memory_use(trial)), None)
 
     def row(self, batch_size: int) -> Row | None:
-        """Return the row of a batch size; None if there is none."""
         return self.record.row(batch_size)
 
     def _has_same_memory_use(self, taken: Trial | Row) -> bool:

@@ -140,14 +140,12 @@ class Deferral(TorchDispatchMode):
         return False
 
     def __enter__(self) -> Self:
-        """Start recording."""
         self._contexts.enter_context(patch_attribute(nn.init, "_no_grad_trunc_normal_", _trunc_normal))
         self._contexts.enter_context(_SaidToBeOnHost())
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop recording."""
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._contexts.close()
 

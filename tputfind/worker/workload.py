@@ -155,7 +155,6 @@ class Workload:
 
     @property
     def has_own_optimizers(self) -> bool:
-        """Whether the model has its own optimizers."""
         return self._training is not None and self._training.has_own_optimizers
 
     @property
@@ -173,7 +172,6 @@ class Workload:
         return None if self._spec.accumulate == 1 else self._spec.accumulate * batch_size
 
     def train(self) -> None:
-        """Put the module into training mode."""
         self._module.train()
 
     def check_training(self, batch: Batch) -> OutputCheck | None:

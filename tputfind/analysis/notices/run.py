@@ -184,7 +184,6 @@ ADVICE: Final[dict[FailureKind, str]] = {
 
 
 def advice(kind: FailureKind, mode: str) -> str:
-    """Return the advice for a failure in a mode."""
     if mode != "eager" and kind in ("unsupported", "wrong_output"):
         return "--mode eager runs the model as it is"
     return ADVICE[kind]

@@ -17,7 +17,6 @@ _CUT: Final = " ... "
 
 
 def sizes(rows: Sequence[Row]) -> tuple[int, ...]:
-    """Return the batch sizes of rows."""
     return tuple(row.batch_size for row in rows)
 
 

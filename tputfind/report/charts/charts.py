@@ -271,7 +271,6 @@ def _trial_point(record: Record, trial: Trial) -> Point | None:
 
 
 def clock(records: Sequence[Record]) -> Chart:
-    """Return the SM clock of every throughput window."""
     chart = _over_windows(records, "clock", "SM clock over the run", "MHz", lambda seen: seen.sm_clock_mhz)
     highest = {t.health.sm_clock_max_mhz for one in records for row in one.rows for t in row.timings if t.health}
     levels = [Level(axis="y", value=mhz, text=f"highest clock: {mhz:g} MHz") for mhz in highest if mhz is not None]
@@ -279,7 +278,6 @@ def clock(records: Sequence[Record]) -> Chart:
 
 
 def power(records: Sequence[Record]) -> Chart:
-    """Return the power of every throughput window."""
     return _over_windows(records, "power", "Power over the run", "W", lambda seen: seen.power_w)
 
 

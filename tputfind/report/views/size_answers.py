@@ -133,7 +133,6 @@ def format_percent(share: float) -> str:
 
 
 def format_cost(amount: float, currency: str) -> str:
-    """Format an amount of money."""
     return f"{format_figure(amount)} {currency}"
 
 

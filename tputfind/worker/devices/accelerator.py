@@ -73,12 +73,10 @@ class Events:
             event.record()
 
     def mark(self) -> None:
-        """Record the next event."""
         self._events[self._marked].record()
         self._marked += 1
 
     def spans_ms(self) -> list[float]:
-        """Wait for the last event, return the milliseconds between consecutive events, and reset."""
         events = self._events[: self._marked]
         self._marked = 0
         events[-1].synchronize()
@@ -93,12 +91,10 @@ class SynchronisedHostClock:
         self._marks_ns: list[int] = []
 
     def mark(self) -> None:
-        """Wait for the device, then record the time."""
         self._synchronize()
         self._marks_ns.append(perf_counter_ns())
 
     def spans_ms(self) -> list[float]:
-        """Return the milliseconds between consecutive marks, and reset."""
         marks_ns, self._marks_ns = self._marks_ns, []
         return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
@@ -217,7 +213,6 @@ class Accelerator:
         self._clock_test = found.test
 
     def environment(self) -> Environment:
-        """Describe the device."""
         properties = self._properties()
         free, total = self._memory.free_and_total() or (None, None)
         uuid = getattr(properties, "uuid", None)
@@ -237,7 +232,6 @@ class Accelerator:
         )
 
     def choose_allocator(self, name: str | None) -> None:
-        """Refuse any choice."""
         if name is not None:
             raise BadRequest(f"--allocator {name}: only --device cuda has segments to choose")
 
@@ -323,7 +317,6 @@ class Accelerator:
         return SynchronisedHostClock(self.synchronize)
 
     def event_stopwatch(self, marks: int) -> Stopwatch:
-        """Return a stopwatch of events."""
         return Events(lambda: torch.Event(self.torch_device, enable_timing=True), marks)
 
     def usable(self) -> bool:
@@ -335,7 +328,6 @@ class Accelerator:
         return True
 
     def synchronize(self) -> None:
-        """Wait for the device."""
         torch.accelerator.synchronize(self._index)
 
     def allocated_bytes(self) -> int | None:
@@ -347,7 +339,6 @@ class Accelerator:
         return self._memory.count("max_memory_allocated")
 
     def reset_memory_use(self) -> None:
-        """Return cached memory to the device and reset the allocator's counters."""
         self.synchronize()
         self._memory.give_back()
 
@@ -404,7 +395,6 @@ class DeviceMemory:
         return hasattr(self._module, "set_per_process_memory_fraction")
 
     def free_and_total(self) -> tuple[int, int] | None:
-        """Return the free and the total bytes of the device."""
         told: tuple[int, int] | None = self._ask_module("get_memory_info", self._index)
         return told or self._ask_module("mem_get_info", self._index)
 

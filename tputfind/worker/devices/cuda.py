@@ -46,7 +46,6 @@ class Cuda(Accelerator):
         """Do nothing: CUDA events were tested against kernels of known duration (tests/gpu/test_timing.py)."""
 
     def environment(self) -> Environment:
-        """Describe the GPU."""
         properties = torch.cuda.get_device_properties(self._index)
         free, total = torch.cuda.mem_get_info(self._index)
         fields = software()
@@ -151,15 +150,12 @@ class Cuda(Accelerator):
             return 1.0
 
     def stopwatch(self, marks: int) -> Events:
-        """Return a stopwatch of CUDA events."""
         return Events(lambda: torch.cuda.Event(enable_timing=True), marks)  # type: ignore[no-untyped-call]
 
     def synchronize(self) -> None:
-        """Wait for the device."""
         torch.cuda.synchronize(self._index)
 
     def reset_memory_use(self) -> None:
-        """Return cached memory to the device and reset the allocator's counters."""
         torch.cuda.synchronize(self._index)
         torch.cuda.empty_cache()
         if self._recorder is not None:

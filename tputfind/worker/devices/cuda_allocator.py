@@ -56,7 +56,6 @@ class Recorder:
     """Records all requests to one device's allocator."""
 
     def __init__(self, index: int, *, expandable: bool) -> None:
-        """Start recording."""
         self._index = index
         self._expandable = expandable
         self._outside: list[tuple[int, int]] = []

@@ -35,7 +35,6 @@ _TAKES_SIZE: Final = "if it makes a step, give it the batch size as an argument 
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a factory's model; errors as for ``find_model``."""
     if spec.weights is not None:
         raise BadRequest(f"--weights: {spec.model} is a factory, which loads its weights itself")
     home, _, attribute = spec.model.rpartition(":")

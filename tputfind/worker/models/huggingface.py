@@ -42,7 +42,6 @@ _NOTHING_FETCHED: Final = "only --weights DEFAULT fetches; hf:bert, hf:FOLDER an
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a transformers model; errors as for ``find_model``."""
     transformers = import_package("transformers", "hf")
     transformers.utils.logging.set_verbosity_error()
     file, name = file_of(spec), spec.model.removeprefix(PREFIX)

@@ -25,7 +25,6 @@ _EXPORTED: Final = ".pt2"
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a model file; errors as for ``find_model``."""
     path = Path(spec.model)
     if not found(path.is_file):
         raise UnknownModel(f"there is no file {shorten_text(str(path), LONGEST_PATH)}")

@@ -19,7 +19,6 @@ PREFIX: Final = "timm:"
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a timm model; errors as for ``find_model``."""
     timm = import_package("timm", "timm")
     name = spec.model.removeprefix(PREFIX)
     if not timm.is_model(name):

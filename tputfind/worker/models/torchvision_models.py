@@ -62,7 +62,6 @@ FAMILIES: Final = {
 
 
 def find(spec: Spec) -> Source:
-    """Return the source of a torchvision model; errors as for ``find_model``."""
     from torchvision import models
 
     names = {name: family for family in FAMILIES for name in _names(family)}

@@ -32,7 +32,6 @@ class Compile(Mode):
     """The ``backend`` argument of ``torch.compile``."""
 
     def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """Take a model; its step is compiled when ``prepare`` is called."""
         self._module = module
         self._step_of = step_of
         self._synchronize = synchronize
@@ -40,7 +39,6 @@ class Compile(Mode):
         self._of_size: tuple[int, Callable[..., object]] | None = None
 
     def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:
-        """Return the compiled step, after calls until nothing more is compiled."""
         if self._of_size is None or self._of_size[0] != size:
             if self._cache is not None:
                 # Each batch size has its own cache, so that no compile time depends on an earlier size.

@@ -27,7 +27,6 @@ class CudaGraph(Mode):
         return "" if can.graphs else "has no CUDA graphs"
 
     def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:  # noqa: ARG002
-        """Return a function that replays the captured step."""
         self._pool = self._pool or torch.cuda.graph_pool_handle()
         return Prepared(capture_graph(plain, self._pool))
 
