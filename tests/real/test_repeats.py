@@ -13,9 +13,9 @@ from tputfind.record.spec import read_spec
 from tputfind.record.trace import Event
 from tputfind.worker import placing
 from tputfind.worker.fake_trace import _Recorder
+from tputfind.worker.inputs import repeatable_split
 from tputfind.worker.inspect import inspect
 from tputfind.worker.placing import Placement
-from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.workload import Workload
 
 REPEATED = f"{MODELS}/repeated.py"

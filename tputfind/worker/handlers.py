@@ -50,9 +50,8 @@ from tputfind.worker.modes import mode_class
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
 from tputfind.worker.output_check import check_output, remembers_inputs
 from tputfind.worker.own_step import OwnStep, make_workload
-from tputfind.worker.timing import Windows, time_windows
+from tputfind.worker.timing import Windows, time_windows, turns
 from tputfind.worker.transfer import LEAD_IN, Transfer
-from tputfind.worker.turns import turns
 from tputfind.worker.warm_up import Load
 from tputfind.worker.workload import Workload, gradients
 

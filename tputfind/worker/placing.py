@@ -15,9 +15,8 @@ from tputfind.units import format_bytes
 from tputfind.worker.conversion import convert_tensor
 from tputfind.worker.deferred import Deferral
 from tputfind.worker.devices.host import host_memory
-from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, moves
+from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, copies, moves
 from tputfind.worker.models.source import Source
-from tputfind.worker.repeats import copies
 from tputfind.worker.settings import seed_all
 from tputfind.worker.structures import is_plain, parts_of, replace_parts, tensors_of
 

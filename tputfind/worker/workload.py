@@ -29,6 +29,7 @@ from tputfind.worker.inputs import (
     drawn_split,
     is_same,
     outline,
+    repeatable_split,
     sample_shapes,
     shape_of,
     shape_text,
@@ -40,7 +41,6 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import mode_class
 from tputfind.worker.placing import Placement, build, check_host_memory
-from tputfind.worker.repeats import repeatable_split
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
 from tputfind.worker.structures import drain_value, is_of_torch, tensors_of
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.worker import placing
-from tputfind.worker.inputs import Rows
+from tputfind.worker.inputs import Rows, copies, repeatable_split
 from tputfind.worker.placing import Placement, check_host_memory
-from tputfind.worker.repeats import copies, repeatable_split
 
 CPU = torch.device("cpu")
 GIB = 2**30

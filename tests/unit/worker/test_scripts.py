@@ -2,7 +2,7 @@
 
 import pytest
 
-from tputfind.worker.models.scripts import callables_in, factories_of, is_entry_point
+from tputfind.worker.models.user_code import callables_in, factories_of, is_entry_point
 
 GUARDED = "\nif __name__ == '__main__':\n    main()\n"
 

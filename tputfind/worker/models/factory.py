@@ -17,15 +17,17 @@ from tputfind.record.spec import Spec
 from tputfind.step import Step
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Inputs, MakeInputs
-from tputfind.worker.models import scripts, torchvision_models
+from tputfind.worker.models import torchvision_models
 from tputfind.worker.models.lightning import as_training, example_call, is_lightning
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 from tputfind.worker.models.steps import is_step, is_step_maker, raise_own_step, source_of_maker, step_source
 from tputfind.worker.models.user_code import (
     NO_EXIT,
     NO_MAIN,
+    callables_in,
     check_has_no_parent,
     check_takes_nothing,
+    is_entry_point,
     without_arguments,
 )
 from tputfind.worker.settings import noting_imports
@@ -144,8 +146,8 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
         near = get_close_matches(path.name, _python_files(path.parent), n=1)
         hint = f"did you mean {shorten_text(str(path.with_name(near[0])), LONGEST_PATH)}:{attribute}?" if near else ""
         raise UnknownModel(f"there is no file {shorten_text(str(path), LONGEST_PATH)}", hint)
-    if scripts.is_entry_point(path, attribute):
-        others = [name for name in scripts.callables_in(path) if name != attribute]
+    if is_entry_point(path, attribute):
+        others = [name for name in callables_in(path) if name != attribute]
         also = f"; {shorten_text(str(path), LONGEST_PATH)} also defines {', '.join(others[:8])}" if others else ""
         what = f"{shorten_text(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
         raise UnknownModel(what, f"name a function that returns the model{also}")

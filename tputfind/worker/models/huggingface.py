@@ -16,8 +16,8 @@ from tputfind.record.spec import Spec
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Inputs
 from tputfind.worker.models.hf_inputs import Heard, draw_inputs, find_places
+from tputfind.worker.models.saved import file_of, load
 from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, import_package
-from tputfind.worker.models.weights import file_of, load
 
 PREFIX: Final = "hf:"
 _HEADS: Final = (

@@ -1,10 +1,12 @@
-"""Model files: TorchScript (``.pt``, ``.pth``, ``.ts``) and programs of ``torch.export`` (``.pt2``)."""
+"""Model files: TorchScript (``.pt``, ``.pth``, ``.ts``), programs of ``torch.export`` (``.pt2``), and weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
+from zipfile import is_zipfile
 
 import torch
 from torch import nn
@@ -17,8 +19,8 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
-from tputfind.worker.models.checked import load_program, load_script
-from tputfind.worker.models.pickles import refuse_pickle
+from tputfind.worker.models.checked import HINT, load_program, load_script, refused_global, trusts_files
+from tputfind.worker.models.pickles import pickled_in, refuse_pickle
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 
 _EXPORTED: Final = ".pt2"
@@ -169,3 +171,52 @@ def _drawing_rule(value: object, example: object, batch: object) -> object:
         return Drawn(shape, axis)
     most = int(example.max()) if example.numel() else 1
     return Drawn(shape, axis, example.dtype, below=max(2, most + 1))
+
+
+def file_of(spec: Spec) -> Path | None:
+    """Return the file that the spec names for weights; None if the name is not a file."""
+    path = Path(spec.weights or "")
+    return path if found(path.is_file) else None
+
+
+def load(module: nn.Module, file: Path, model: str) -> None:
+    """Load a state dict, or a checkpoint that contains one, into a module.
+
+    Args:
+        module: the module.
+        file: the file of weights.
+        model: the model's name in messages.
+
+    Raises:
+        BadRequest: the file has no state dict, or one of another model, or could run code.
+    """
+    pickled = pickled_in(file)
+    if pickled is not None and pickled.holds == "object":
+        what = f"is a pickled object of the class {pickled.name} (torch.save of a whole module)"
+        save = "torch.save(model.state_dict(), FILE) where the module was made writes weights"
+        raise BadRequest(f"--weights: {file} {what}, not weights", save)
+    try:
+        held: Any = _read(file)
+        module.load_state_dict(held.get("state_dict", held.get("model", held)))
+    except BadRequest:
+        raise
+    except UnpicklingError as error:
+        if "GLOBAL" not in f"{error}" and not is_zipfile(file):  # no checkpoint: nobody is advised to trust it
+            raise BadRequest(f"--weights: {file} holds no weights of {model}: torch finds no tensors in it") from None
+        what = f"holds more than tensors and plain values: {refused_global(error)}"
+        raise BadRequest(f"--weights: {file} is not loaded: it {what}", HINT) from None
+    except Exception as error:  # reading any other file can raise anything
+        lines = f"{error}".strip().splitlines() or [type(error).__name__]
+        reason = " ".join(line.strip() for line in lines[:2])
+        raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
+
+
+def _read(file: Path) -> Mapping[str, Any]:
+    if file.suffix != ".safetensors":
+        held: Mapping[str, Any] = torch.load(file, map_location="cpu", weights_only=not trusts_files())
+        return held
+    try:
+        from safetensors.torch import load_file
+    except ModuleNotFoundError:
+        raise BadRequest(f"--weights: {file} takes a package to read", "pip install safetensors") from None
+    return load_file(file)

@@ -12,8 +12,8 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.spec import Spec
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs
+from tputfind.worker.models.saved import file_of, load
 from tputfind.worker.models.source import Source, import_package
-from tputfind.worker.models.weights import file_of, load
 
 PREFIX: Final = "timm:"
 

@@ -18,9 +18,9 @@ from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
 from tputfind.worker.models.detection import OBJECTS, targets_of
-from tputfind.worker.models.scripts import factories_of
+from tputfind.worker.models.saved import file_of, load
 from tputfind.worker.models.source import LONGEST_PATH, Source, found
-from tputfind.worker.models.weights import file_of, load
+from tputfind.worker.models.user_code import factories_of
 from tputfind.worker.structures import patch_attribute
 
 FRAMES: Final = 16
