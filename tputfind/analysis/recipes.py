@@ -43,7 +43,8 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
     smallest = min(set.intersection(*filter(None, timed)), default=None)
     if smallest is not None and smallest < best[1].batch_size:
-        of_smallest = [_keep_batch(record, smallest) for record in records]
+        kept = [tuple(row for row in record.rows if row.batch_size == smallest) for record in records]
+        of_smallest = [msgspec.structs.replace(one, rows=rows) for one, rows in zip(records, kept, strict=True)]
         at_smallest = best_of(of_smallest)
         if at_smallest is not None:
             yield f"At batch {smallest}", _told_of(*at_smallest, of_smallest)
@@ -104,11 +105,6 @@ def _latency(record: Record, row: Row) -> Iterator[str]:
     if record.spec.slo_ms is not None and latency_ms is not None:
         percent, _, limit = slo_of(record.spec).partition(" ")
         yield f"{percent} {format_latency(record, row, latency_ms)} ms {limit}"
-
-
-def _keep_batch(record: Record, batch_size: int) -> Record:
-    rows = tuple(row for row in record.rows if row.batch_size == batch_size)
-    return msgspec.structs.replace(record, rows=rows)
 
 
 def _speedup_lines(part: Part, records: Sequence[Record]) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -135,28 +135,23 @@ def _pairs(
         )
     if Path(old).is_dir():
         sources = record_sources(path for folder in (old, new) for path in _json_files(Path(folder)))
-        before, after = (_records(Path(folder), problems, notes) for folder in (old, new))
-        pairs = _match_records(before, after, problems)
+        olds, news = (_records(Path(folder), problems, notes) for folder in (old, new))
+        pairs = _match_records(olds, news, problems)
     else:
         sources = record_sources([old, new])
         pairs = [(files.load_record(old), files.load_record(new))]
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
-    notes += _warn_of_order(pairs)
+    for before, after in pairs:
+        if before.started > after.started:  # a glob may have swapped them
+            of = f" of {_record_name(after)}" if len(pairs) > 1 else ""
+            begun = f"OLD{of} began later than NEW: {before.started} and {after.started}"
+            notes.append(BadRequest(begun, "the earlier record comes first"))
     return pairs, sources
 
 
 def _json_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.json"))
-
-
-def _warn_of_order(pairs: Sequence[tuple[Record, Record]]) -> Iterator[BadRequest]:
-    """Yield a warning for each pair whose OLD began later than its NEW: a glob may have swapped them."""
-    for old, new in pairs:
-        if old.started > new.started:
-            of = f" of {_record_name(new)}" if len(pairs) > 1 else ""
-            begun = f"OLD{of} began later than NEW: {old.started} and {new.started}"
-            yield BadRequest(begun, "the earlier record comes first")
 
 
 class Gates(NamedTuple):

@@ -508,10 +508,13 @@ _OURS: Final = re.compile("tputfind-compiled-[0-9a-f]{16}")
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """Make the folder, lock it against ``_sweep``, and remove it at the end; remove abandoned folders first."""
+    """Make the folder, lock it against other runs, and remove it at the end; remove abandoned folders first."""
     lock = _make_locked_folder(path)
     try:
-        _sweep(path.parent)
+        with suppress(OSError):  # the run does not depend on it
+            for entry in list(os.scandir(path.parent)):
+                if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                    _remove_stale(Path(entry.path))
         yield
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -530,15 +533,8 @@ def _make_locked_folder(path: Path) -> int:
             os.close(lock)
 
 
-def _sweep(temporary: Path) -> None:
-    """Remove the folders that killed runs of this user left: those without a lock."""
-    with suppress(OSError):  # the run does not depend on it
-        for entry in list(os.scandir(temporary)):
-            if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                _remove_stale(Path(entry.path))
-
-
 def _remove_stale(path: Path) -> None:
+    """Remove a folder that a killed run of this user left: it has no lock."""
     with suppress(OSError):
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Final
@@ -62,7 +62,9 @@ def read(cores: str, separator: str = "+") -> frozenset[int]:
 
 def text(cores: Collection[int]) -> str:
     """Format cores as ``read`` parses them."""
-    return "+".join(_ranges(sorted(cores)))
+    runs = groupby(enumerate(sorted(cores)), key=lambda numbered: numbered[1] - numbered[0])
+    ranges = [[core for _, core in run] for _, run in runs]
+    return "+".join(f"{one[0]}" if len(one) == 1 else f"{one[0]}-{one[-1]}" for one in ranges)
 
 
 def split(cores: frozenset[int], parts: int) -> list[frozenset[int]]:
@@ -100,10 +102,3 @@ def _nodes_here() -> str:
 
 def _hint(allowed: Iterable[int]) -> str:
     return f"name some of the cores {text(sorted(allowed))}, such as cpu:{min(allowed)}"
-
-
-def _ranges(cores: Iterable[int]) -> Iterator[str]:
-    """Yield each run of consecutive cores as text: ``0-3``, or ``8`` for a single core."""
-    for _, run in groupby(enumerate(cores), key=lambda numbered: numbered[1] - numbered[0]):
-        numbers = [core for _, core in run]
-        yield str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"

@@ -164,7 +164,10 @@ def _kind_and_cause(error: BaseException, circumstances: Circumstances) -> tuple
         text = _text(link)
         kind = _kind(link, text, circumstances)
         if kind is None and _is_compiler_error(link):
-            kind = _kind_of_compiler_error(text)
+            if re.search(r"MemoryError|out of memory|cannot allocate memory", text, re.IGNORECASE):
+                kind = "out_of_memory"
+            else:
+                kind = None if "No space left on device" in text else "unsupported"
         if kind is not None and not (is_context and kind not in _FROM_CONTEXT):
             return kind, link
     return None, error
@@ -258,13 +261,6 @@ def _kind(error: BaseException, text: str, circumstances: Circumstances) -> Fail
             found = _kind_of_request(text, circumstances._replace(passed=None) if on_host else circumstances)
             return of_the_host if kind == "host_memory" and found == "out_of_memory" else found
     return _kind_of_ambiguous_text(text, circumstances)
-
-
-def _kind_of_compiler_error(text: str) -> FailureKind | None:
-    """Return the kind of a compiler error: memory ran out, unsupported, or None if the disk is full."""
-    if re.search(r"MemoryError|out of memory|cannot allocate memory", text, re.IGNORECASE):
-        return "out_of_memory"
-    return None if "No space left on device" in text else "unsupported"
 
 
 def _kind_of_request(text: str, circumstances: Circumstances) -> FailureKind:

@@ -57,19 +57,12 @@ def measure(asked: Asked, children: Children, progress: Progress, command: str) 
     try:
         return time(asked, children, progress, command)
     except ModelFailed:
-        otherwise = _specs_with_grad_modes(asked, children)
+        found = [diagnosis_of(children, spec, asked.batch_size, asked.can).grad_mode for spec in asked.specs]
+        pairs = zip(asked.specs, found, strict=True)
+        otherwise = tuple(msgspec.structs.replace(spec, grad_mode=mode or spec.grad_mode) for spec, mode in pairs)
         if otherwise == asked.specs:
             raise
         return time(asked._replace(specs=otherwise), children, progress, command)
-
-
-def _specs_with_grad_modes(asked: Asked, children: Children) -> tuple[Spec, ...]:
-    """Return the specs with the grad modes in which the models run; errors as for ``worker.diagnosis``."""
-    specs = []
-    for spec in asked.specs:
-        found = diagnosis_of(children, spec, asked.batch_size, asked.can)
-        specs.append(msgspec.structs.replace(spec, grad_mode=found.grad_mode or spec.grad_mode))
-    return tuple(specs)
 
 
 def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:

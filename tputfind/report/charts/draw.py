@@ -339,6 +339,8 @@ def _share(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
 
 def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str], inches: tuple[float, float]) -> None:
     """Add a legend to the figure, and the height for it."""
+    from matplotlib.lines import Line2D
+
     longest = max(map(len, handles), default=0)
     columns = 1 if len(handles) < 3 or longest >= 30 else 2 if longest > 18 else 3
     figure.set_size_inches(inches[0], inches[1] + 0.19 * math.ceil(len(handles) / columns))
@@ -349,16 +351,9 @@ def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str]
         legend = figure.legend(
             list(handles.values()), texts, loc="outside lower left", labelcolor=colours["ink"], **how
         )
-        _shrink(legend.legend_handles)
-
-
-def _shrink(handles: Sequence[Artist | None]) -> None:
-    """Limit the size of markers in a legend, so that they do not overlap."""
-    from matplotlib.lines import Line2D
-
-    for handle in handles:
-        if isinstance(handle, Line2D):
-            handle.set_markersize(min(handle.get_markersize(), 8))
+        for handle in legend.legend_handles:
+            if isinstance(handle, Line2D):
+                handle.set_markersize(min(handle.get_markersize(), 8))  # larger markers would overlap
 
 
 def _dress(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:

@@ -118,19 +118,14 @@ def _read(data: io.BytesIO) -> Pickled:
         return Pickled("object", others[0])
     if outermost[0] == "dict" or outermost == ("global", "collections OrderedDict"):
         parts = {part for value in classes for part in value.split(" ")}  # strings too, in protocol 4
-        keys = _names([value for event, value in events if event == "string" and value not in parts])
+        texts = dict.fromkeys(value for event, value in events if event == "string" and value not in parts)
+        keys = tuple(text for text in texts if (text.isidentifier() or "." in text) and text not in _STORED)
         if others:
             return Pickled("other", f"a dict with an object of the class {others[0]}")
         if any(value.startswith("torch") for value in classes):
             return Pickled("state dict", keys=keys)
         return Pickled("other", f"a dict without tensors ({_few(keys)})")
     return Pickled("other", "a tensor" if outermost[0] == "global" else "neither a module nor a dict")
-
-
-def _names(strings: list[str]) -> tuple[str, ...]:
-    """Return the strings of a state dict that name tensors; its other strings describe their storage."""
-    names = (text for text in dict.fromkeys(strings) if text.isidentifier() or "." in text)
-    return tuple(name for name in names if name not in _STORED)
 
 
 _STORED: Final = {"storage", "cpu", "cuda", "_metadata", "version"}
