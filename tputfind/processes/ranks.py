@@ -150,9 +150,7 @@ class Job:
     def _wait_for(self, number: int, *, optional: bool) -> None:
         """Wait until every other rank has given answer ``number``, or a rank has failed.
 
-        Args:
-            number: the answer's number, from 0.
-            optional: do not fail if an answer is missing.
+        An ``optional`` answer may be missing at the end of the wait.
 
         Raises:
             ChildFailed: a rank failed, or was silent for too long.

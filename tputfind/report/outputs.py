@@ -136,20 +136,13 @@ class Output(NamedTuple):
 class Outputs:
     """The output files of a command, checked before anything is measured; a failure of one does not affect the others.
 
-    ``saved`` are the files that were written, ``problems`` the errors of the others.
+    The files of ``sources`` must not be overwritten. ``saved`` are those that were written, ``problems`` the errors of
+    the others.
     """
 
     def __init__(
         self, named: Sequence[Output], sources: Sequence[Source], question: Question, *, overwrite: bool
     ) -> None:
-        """Store the outputs.
-
-        Args:
-            named: the outputs.
-            sources: files that must not be overwritten.
-            question: the question that JSON of measurements will answer.
-            overwrite: whether outputs may replace other files.
-        """
         self._named = named
         self._sources = list(sources)
         self._question = question

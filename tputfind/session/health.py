@@ -91,13 +91,7 @@ class Ends(NamedTuple):
 
 
 def summarise(ends: Ends, within: Sequence[Reading], sm_clock_max_mhz: int | None) -> Health:
-    """Return the health of a device over a window.
-
-    Args:
-        ends: the readings at the begin and after the end.
-        within: the readings in between.
-        sm_clock_max_mhz: the maximum SM clock.
-    """
+    """Return the health of a device over a window; the readings ``within`` it lie between its ``ends``."""
     begin, end = ends
     seconds = end.at_s - begin.at_s
     looks = [begin, *within]  # the end is left out: the device idles by then

@@ -283,11 +283,7 @@ def _time_in_turns(
 ) -> Iterator[tuple[StageCell, ...]]:
     """Time by every method in every turn, in a rotating order, so that drift favours no method.
 
-    Args:
-        pipeline: the pipeline to run.
-        asked: has the numbers of iterations.
-        seconds: approximate time of an iteration.
-        announce: gets the expected seconds of each loop.
+    An iteration takes about this many ``seconds``.
     """
     ways = [way for way in _WAYS if way != "events" or pipeline.device.capabilities.events]
     if asked.drop:

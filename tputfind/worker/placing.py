@@ -57,13 +57,8 @@ class Placement(NamedTuple):
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
         """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.
 
-        It takes as much of the device's memory as a value made for ``many`` samples.
-
-        Args:
-            value: a value made for ``few`` samples.
-            split: the location of the samples, from ``repeatable_split``.
-            few: number of samples in the value.
-            many: number of samples in the result.
+        It takes as much of the device's memory as a value made for ``many`` samples. ``repeatable_split`` returns the
+        location of the samples.
         """
         match split:
             case int(axis) | Rows(axis):

@@ -39,12 +39,7 @@ class Transfer:
     """Steps that copy their inputs from pinned memory and, with ``back``, their outputs to it. CUDA only."""
 
     def __init__(self, make_batch: Callable[[], Batch], *, back: bool) -> None:
-        """Put two batches on the device.
-
-        Args:
-            make_batch: makes a batch on the current device.
-            back: whether outputs are copied to the host.
-        """
+        """Put two batches on the current device."""
         self._slots = [_Slot(make_batch()) for _ in range(_SLOTS)]
         self._back = back
         self._inward, self._outward = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]

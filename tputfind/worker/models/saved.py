@@ -182,11 +182,6 @@ def file_of(spec: Spec) -> Path | None:
 def load(module: nn.Module, file: Path, model: str) -> None:
     """Load a state dict, or a checkpoint that contains one, into a module.
 
-    Args:
-        module: the module.
-        file: the file of weights.
-        model: the model's name in messages.
-
     Raises:
         BadRequest: the file has no state dict, or one of another model, or could run code.
     """

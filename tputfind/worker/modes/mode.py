@@ -36,12 +36,7 @@ class Mode:
         return ""
 
     def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:  # noqa: ARG002
-        """Return a function that runs the step of a batch.
-
-        Args:
-            size: the batch size.
-            bind: gives a step its inputs.
-            plain: the step as it is, with its inputs.
+        """Return a function that runs the step of a batch; ``plain`` is the step as it is, with its inputs.
 
         Raises:
             CannotRunSo: the model cannot run in this mode.
