@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from itertools import chain
 from math import inf
 from random import Random
-from typing import Any, Final, Literal
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """One queue for all devices, or a queue per device and how the router picks one."""
@@ -17,8 +22,6 @@ BatchRun = tuple[float, int, int, float, int]
 Alone = Callable[[int, float], tuple[float, int]]
 """For a lone device: takes the first item and the time at which the device is free; returns the start of the batch in
 ms, and the number of the item after it."""
-REFUSED: Final = inf
-"""The answer time of a refused request."""
 
 
 class Clock:
@@ -58,31 +61,40 @@ class Device:
 
 
 class Answers:
-    """The answer time of each request, and its batch in the log. Answers go out one by one, ``each_ms`` apart.
+    """The requests of each batch, and those refused. Answers of a device go out one by one, ``each_ms`` apart.
 
-    A request of several items is answered with the last of them. ``samples`` are those of each item if requests stay
-    whole; None if each item is one sample.
+    ``samples`` are those of each item if requests stay whole; None if each item is one sample.
     """
 
-    def __init__(self, requests: int, samples: Sequence[int] | None, each_ms: float) -> None:
-        self.done, self.batch = [-1.0] * requests, [-1] * requests
+    def __init__(self, samples: Sequence[int] | None, each_ms: float) -> None:
         self.samples, self.each_ms = samples, each_ms
+        self.refused = list[int]()
+        self._batches, self._from_ms = list[Sequence[int]](), list[float]()
 
     def size(self, batch: Sequence[int]) -> int:
         """Return the samples of a batch."""
         return len(batch) if self.samples is None else sum(map(self.samples.__getitem__, batch))
 
     def note(self, batch: Sequence[int], end: float, device: Device) -> None:
-        """Set the answer times of the requests of a batch."""
-        done, each_ms, number = self.done, self.each_ms, len(device.log) - 1
-        if each_ms:
+        """Note the requests of the next batch, which ends at a time."""
+        if self.each_ms:
             end = max(end, device.answered)
-        for request in batch:
-            end += each_ms
-            if done[request] < end:  # noqa: PLR1730  # faster than max
-                done[request] = end
-            self.batch[request] = number
-        device.answered = end
+            device.answered = end + self.each_ms * len(batch)
+        self._batches.append(batch)
+        self._from_ms.append(end)
+
+    def by_request(self, requests: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return the answer time of each request, with the last of its items, and a batch that it was in."""
+        items = np.fromiter(map(len, self._batches), np.int64, len(self._batches))
+        batched = np.fromiter(chain.from_iterable(self._batches), np.int64, int(items.sum()))
+        ends, batch_of = np.repeat(self._from_ms, items), np.full(requests, -1)
+        if self.each_ms:
+            ends += self.each_ms * (np.arange(1, len(ends) + 1) - np.repeat(np.cumsum(items) - items, items))
+        done = np.full(requests, -1.0)
+        np.maximum.at(done, batched, ends)
+        done[self.refused] = inf
+        batch_of[batched] = np.repeat(np.arange(len(items)), items)
+        return done, batch_of
 
 
 class Station:
@@ -125,6 +137,14 @@ class Station:
         if self.idle:
             self.settle()
 
+    def join(self, came: Sequence[float], head: int, until: float) -> int:
+        """Queue the next requests that arrive up to a time and cause no event; return the first after them."""
+        if self.idle or self.limit < inf:
+            return head
+        tail = bisect_right(came, until, head)
+        self.queue.extend(range(head, tail))
+        return tail
+
     def put(self, request: int) -> None:
         """Queue an item, or refuse its request if the queue is full."""
         if len(self.queue) >= self.limit and not self.idle:
@@ -142,7 +162,7 @@ class Station:
 
     def refuse(self, request: int) -> None:
         """Mark a request as refused; it is never answered."""
-        self.answers.done[request] = REFUSED
+        self.answers.refused.append(request)
         self.left(1)
 
     def take(self, cap: int) -> list[int]:

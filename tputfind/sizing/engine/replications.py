@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import ceil, inf, log, sqrt
@@ -436,7 +437,8 @@ def _relaxation(part: _Part, fleet: Fleet) -> float:
     return max(min(by_load, wanders), fills)
 
 
-class _Run(NamedTuple):
+@dataclass(frozen=True)
+class _Run:
     """One replication of one part: latencies of measured requests, the busy fraction of devices, batches by size.
 
     ``lasts_ms`` is the measured time of all devices, in which these batches began.
@@ -449,7 +451,15 @@ class _Run(NamedTuple):
 
     def cut(self, first: int) -> _Run:
         """Return the replication without the latencies of the first requests."""
-        return self._replace(latency_ms=self.latency_ms[first:])
+        return replace(self, latency_ms=self.latency_ms[first:])
+
+    @cached_property
+    def means_ms(self) -> list[float]:
+        """Mean latencies of batches of the answered requests; none if these are too few."""
+        answered = self.latency_ms[np.isfinite(self.latency_ms)]
+        return (
+            [float(batch.mean()) for batch in np.array_split(answered, _BATCHES)] if len(answered) >= _BATCHES else []
+        )
 
 
 def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
@@ -487,16 +497,16 @@ def _run(part: _Part, plan: _Plan, fleet: Fleet, seed: Sequence[int]) -> _Run:
     latency_ms = (served.done_ms - arrivals)[measured]
     if served.batch_of is not None:
         batch_of = served.batch_of[measured]
-        latency_ms += _stratified_times(curves, shape_of[batch_of], chance.uniform()) - took_ms[batch_of]
+        latency_ms += _stratified_times(curves, shape_of, batch_of, chance.uniform())
+        latency_ms -= took_ms[batch_of]
     return _Run(latency_ms, float(took_ms[within].sum()) / lasts_ms, sizes, lasts_ms)
 
 
 def _batch_means(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return mean latencies, a row per replication and a column per batch; no rows if too few requests are answered."""
-    answered = [[one.latency_ms[np.isfinite(one.latency_ms)] for one in run] for run in runs]
-    if not runs or any(len(latency_ms) < _BATCHES for run in answered for latency_ms in run):
+    each = [[one.means_ms for one in run] for run in runs]
+    if not runs or not all(map(all, each)):
         return np.zeros((0, _BATCHES))
-    each = [[[batch.mean() for batch in np.array_split(one, _BATCHES)] for one in run] for run in answered]
     means: NDArray[np.float64] = np.einsum("rpb,p->rb", np.array(each), weights)
     return means
 
@@ -517,7 +527,7 @@ def _index_distinct(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
 
 
 def _stratified_times(
-    curves: Sequence[NDArray[np.float64]], which: NDArray[np.int64], first: float
+    curves: Sequence[NDArray[np.float64]], curve_of: NDArray[np.int64], batch_of: NDArray[np.int64], first: float
 ) -> NDArray[np.float64]:
     """Return a service time for each request, from the curve of its batch, such that all quantiles come equally often.
 
@@ -526,8 +536,13 @@ def _stratified_times(
     (conditional Monte Carlo, with a Weyl sequence instead of the integral).
     """
     lengths = np.array([len(curve) for curve in curves])
-    places = ((first + _GOLDEN * np.arange(len(which))) % 1.0 * lengths[which]).astype(np.int64)
-    times: NDArray[np.float64] = np.concatenate(curves)[(np.cumsum(lengths) - lengths)[which] + places]
+    places = np.arange(len(batch_of)) * _GOLDEN
+    places += first
+    places -= np.floor(places)
+    places *= lengths[curve_of][batch_of] if lengths.min() < lengths.max() else lengths[0]
+    which = (np.cumsum(lengths) - lengths)[curve_of][batch_of]
+    which += places.astype(np.int64)
+    times: NDArray[np.float64] = np.concatenate(curves)[which]
     return times
 
 
@@ -542,7 +557,7 @@ class _Latencies:
     def share(self, is_in: Callable[[NDArray[np.float64]], NDArray[np.bool_]]) -> tuple[float, float]:
         """Return the fraction of requests for which ``is_in`` is true, and its standard error."""
         each = [
-            [np.mean(batch) for batch in np.array_split(is_in(one.latency_ms), self._batches)]
+            [np.count_nonzero(batch) / len(batch) for batch in np.array_split(is_in(one.latency_ms), self._batches)]
             for run in self._runs
             for one in run
         ]
@@ -558,11 +573,14 @@ class _Latencies:
 
     @cached_property
     def _together(self) -> tuple[NDArray[np.float64], NDArray[np.float64] | None]:
-        """All latencies, and the weight of each; None if all weights are equal."""
+        """All latencies, and the weight of each; rising latencies and None if all weights are equal."""
         latencies = [one.latency_ms for run in self._runs for one in run]
         shares = np.tile(self._parts, len(self._runs)) / list(map(len, latencies))
-        alike = shares.min() == shares.max()
-        return np.concatenate(latencies), None if alike else np.repeat(shares, list(map(len, latencies)))
+        together = np.concatenate(latencies)
+        if shares.min() < shares.max():
+            return together, np.repeat(shares, list(map(len, latencies)))
+        together.sort()
+        return together, None
 
     @cached_property
     def tail(self) -> tuple[float, float, float]:
@@ -593,6 +611,9 @@ class _Latencies:
 def _quantiles(
     latencies: NDArray[np.float64], weights: NDArray[np.float64] | None, shares: Sequence[float]
 ) -> list[float]:
+    """Return quantiles, by the inverse of the distribution; latencies without weights rise."""
+    if weights is None:
+        return [float(latencies[max(0, ceil(len(latencies) * share - 1))]) for share in shares]
     found: NDArray[np.float64] = np.quantile(latencies, shares, method="inverted_cdf", weights=weights)
     return list(map(float, found))
 

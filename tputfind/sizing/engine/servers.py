@@ -33,25 +33,33 @@ class Mosec(Station):
 
     def arrive(self, request: int, items: int) -> None:
         """Give each item of a request to the worker that is first in line."""
-        idle = self.idle
         for _ in range(items):
-            if not idle:
+            if not self.idle:
                 self.put(request)
-                continue
-            worker = idle[0]
-            if 0 < len(worker.batch) < worker.cap - 1:  # the same as ``_gives``, but faster
-                worker.batch.append(request)
-                idle.rotate(-1)
-            elif self._gives(worker, request):
-                idle.popleft()
+            elif self._gives(self.idle[0], request):
+                self.idle.popleft()
             else:
-                idle.rotate(-1)
+                self.idle.rotate(-1)
+
+    def join(self, came: Sequence[float], head: int, until: float) -> int:
+        """Give the next requests to workers in line, up to one that opens or fills a batch."""
+        idle, cap = self.idle, self.cap
+        if not idle:
+            return super().join(came, head, until)
+        while head < len(came) and came[head] <= until and 0 < len(idle[0].batch) < cap - 1:
+            idle[0].batch.append(head)
+            idle.rotate(-1)
+            head += 1
+        return head
 
     def free(self, device: Device) -> None:
         """Let a worker take the waiting requests; if they fill no batch, it joins the line."""
-        while self.queue:
-            if self._gives(device, self.queue.popleft()):
-                return
+        if len(self.queue) >= device.cap:
+            self.begin(device, self.take(device.cap))
+            return
+        if self.queue:
+            device.batch = self.take(device.cap)
+            self._opens(device)
         self.idle.append(device)
 
     def _gives(self, worker: Device, request: int) -> bool:
@@ -62,9 +70,12 @@ class Mosec(Station):
             self._closes(worker)
             return True
         if len(batch) == 1:
-            closes = self.window_ends(self.clock.now, worker.freed, self.delay_ms)
-            self.clock.at(closes, self._is_over, (worker, worker.turn))
+            self._opens(worker)
         return False
+
+    def _opens(self, worker: Device) -> None:
+        closes = self.window_ends(self.clock.now, worker.freed, self.delay_ms)
+        self.clock.at(closes, self._is_over, (worker, worker.turn))
 
     @staticmethod
     def window_ends(first: float, freed: float, delay_ms: float) -> float:  # noqa: ARG004  # LitServe uses it
@@ -143,6 +154,18 @@ class Triton(Station):
         elif not self._has_alarm:
             looks = floor((self.clock.now - self._asleep_ms) / self.looks_ms) + 1
             self._wake_at(self._asleep_ms + looks * self.looks_ms)
+
+    def join(self, came: Sequence[float], head: int, until: float) -> int:
+        """Queue the next requests up to one that wakes the thread."""
+        last = len(came)
+        if self._has_room():
+            last = head if self._is_closed or self.answers.samples else head + self._wakes_for - 1 - len(self.queue)
+        if self.limit < inf or not self._has_alarm or last <= head:
+            return head
+        tail = bisect_right(came, until, head, min(last, len(came)))
+        self.queue.extend(range(head, tail))
+        self._came.update(zip(range(head, tail), came[head:tail], strict=True))
+        return tail
 
     def free(self, device: Device) -> None:
         """Let a device take a ready batch, and wake the thread."""

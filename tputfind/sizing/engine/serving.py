@@ -6,7 +6,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heapreplace
-from itertools import chain, repeat
+from itertools import chain
 from math import inf
 from typing import Final, NamedTuple
 
@@ -67,7 +67,7 @@ def serve(
         return _serve_by_batches(arrivals, samples, fleet[0], server, free_ms=free_ms, seed=seed)
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
-    answers = Answers(len(arrivals), whole, server.per_answer_ms)
+    answers = Answers(whole, server.per_answer_ms)
     devices, log = list[Device](), list[BatchRun]()
     free = iter(free_ms)
     for number, kind in enumerate(fleet):
@@ -80,16 +80,22 @@ def serve(
     stations = [server.station(clock, queue, server.held_ms, server.limit, answers) for queue in queues]
     route = Router(stations, server.routing, repr(tuple(seed))).route
     items = samples.tolist() if samples is not None and not server.is_whole else None
-    events, advance = clock.events, clock.advance
-    for request, (time, its_items) in enumerate(zip(arrivals.tolist(), items or repeat(1), strict=False)):
+    join = stations[0].join if len(stations) == 1 and items is None else None
+    events, advance, came, head = clock.events, clock.advance, arrivals.tolist(), 0
+    while head < len(came):
+        clock.now = time = came[head]
         if events and events[0][0] < time:
             advance(time)
-        clock.now = time
-        route(request, its_items)
+            clock.now = time
+        route(head, 1 if items is None else items[head])
+        head += 1
+        if join is not None:
+            head = join(came, head, events[0][0] if events else inf)
     advance(inf)
     batches = np.fromiter(chain.from_iterable(log), np.float64, 5 * len(log)).reshape(-1, 5)
     in_one_batch = items is None and server.per_answer_ms == 0
-    return Served(np.array(answers.done), batches, np.array(answers.batch) if in_one_batch else None)
+    done_ms, batch_of = answers.by_request(len(arrivals))
+    return Served(done_ms, batches, batch_of if in_one_batch else None)
 
 
 def is_by_batches(server: Server, devices: int, *, has_several_samples: bool) -> bool:
@@ -112,7 +118,7 @@ def _serve_by_batches(
 
     An idle device takes a request on arrival, before the next one, even if both arrive at the same time.
     """
-    came = arrivals.tolist() if samples is None else np.repeat(arrivals, samples).tolist()
+    came = array("d", (arrivals if samples is None else np.repeat(arrivals, samples)).tobytes())
     ends = None if samples is None else np.repeat(np.cumsum(samples), samples).tolist()
     cap, places, free, count = kind.cap, kind.service.places(seed), sorted(free_ms), len(came)
     curves: list[memoryview | None] = [None] * (cap + 1)
@@ -138,7 +144,7 @@ def _serve_by_batches(
         number += 1
         marks[number] = head = tail
     sizes = np.diff(marks[: number + 1])
-    batches = np.stack([starts_ms[:number], sizes, sizes, spans_ms[:number], np.zeros(number)], axis=1)
+    batches = np.stack([starts_ms[:number], sizes, sizes, spans_ms[:number], np.zeros(number)]).T
     done_ms = np.repeat(batches[:, 0] + batches[:, 3], sizes)
     if samples is not None:
         return Served(np.maximum.reduceat(done_ms, np.cumsum(samples) - samples), batches, None)
