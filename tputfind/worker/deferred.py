@@ -29,20 +29,12 @@ _CHUNK: Final = 2**21
 """Numbers drawn at a time in the constructor's dtype, then rounded to that of the weight; 8 MiB in fp32."""
 _ELEMENTWISE: Final = {
     getattr(getattr(torch.ops.aten, name), overload)
-    for name, overload in (
-        ("normal_", "default"),
-        ("uniform_", "default"),
-        ("fill_", "Scalar"),
-        ("zero_", "default"),
-        ("erfinv_", "default"),
-        ("mul_", "Tensor"),
-        ("mul_", "Scalar"),
-        ("div_", "Tensor"),
-        ("div_", "Scalar"),
-        ("add_", "Tensor"),
-        ("add_", "Scalar"),
-        ("clamp_", "default"),
+    for overload, names in (
+        ("default", ("normal_", "uniform_", "zero_", "erfinv_", "clamp_")),
+        ("Scalar", ("fill_", "mul_", "div_", "add_")),
+        ("Tensor", ("mul_", "div_", "add_")),
     )
+    for name in names
 }
 """In-place operations that treat every number alike."""
 _CONSTANT: Final = {torch.ops.aten.fill_.Scalar, torch.ops.aten.zero_.default}

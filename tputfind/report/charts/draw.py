@@ -22,38 +22,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LIGHT: Final = {
-    "paper": "#ffffff",
-    "ink": "#1b1f24",
-    "quiet": "#59636e",
-    "grid": "#d8dee4",
-    "shade": "#f4f6f8",
-    "warning": "#8a4b00",
-    "series-0": "#0b5cad",
-    "series-1": "#b84300",
-    "series-2": "#00734f",
-    "series-3": "#8d3a94",
-    "series-4": "#7a5c00",
-    "series-5": "#17708f",
-    "series-6": "#b3173f",
-    "series-7": "#555e66",
+_COLOURS: Final = {
+    "paper": ("#ffffff", "#12161b"),
+    "ink": ("#1b1f24", "#e8ecf0"),
+    "quiet": ("#59636e", "#a3adb8"),
+    "grid": ("#d8dee4", "#343c45"),
+    "shade": ("#f4f6f8", "#1b2128"),
+    "warning": ("#8a4b00", "#ffb454"),
+    "series-0": ("#0b5cad", "#6db3f2"),
+    "series-1": ("#b84300", "#ff9d5c"),
+    "series-2": ("#00734f", "#4fd1a5"),
+    "series-3": ("#8d3a94", "#dc9fe3"),
+    "series-4": ("#7a5c00", "#dfbd4b"),
+    "series-5": ("#17708f", "#7fd6ee"),
+    "series-6": ("#b3173f", "#ff8fa3"),
+    "series-7": ("#555e66", "#b8c0c8"),
 }
-DARK: Final = {
-    "paper": "#12161b",
-    "ink": "#e8ecf0",
-    "quiet": "#a3adb8",
-    "grid": "#343c45",
-    "shade": "#1b2128",
-    "warning": "#ffb454",
-    "series-0": "#6db3f2",
-    "series-1": "#ff9d5c",
-    "series-2": "#4fd1a5",
-    "series-3": "#dc9fe3",
-    "series-4": "#dfbd4b",
-    "series-5": "#7fd6ee",
-    "series-6": "#ff8fa3",
-    "series-7": "#b8c0c8",
-}
+"""The colours of the light and of the dark scheme."""
+LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
+DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
 _SERIES: Final = sum(name.startswith("series-") for name in LIGHT)
 """Number of colours; further records repeat them and differ by marker."""
 ENDINGS: Final = ("svg", "png")

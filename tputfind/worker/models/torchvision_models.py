@@ -113,14 +113,10 @@ def near_names(name: str) -> list[str]:
 _FOREIGN: Final = {
     ".onnx": "ONNX is not measured, only PyTorch is",
     ".tflite": "TensorFlow Lite is not measured, only PyTorch is",
-    ".engine": "a TensorRT engine is not measured, only PyTorch is",
-    ".plan": "a TensorRT engine is not measured, only PyTorch is",
-    ".trt": "a TensorRT engine is not measured, only PyTorch is",
+    **dict.fromkeys((".engine", ".plan", ".trt"), "a TensorRT engine is not measured, only PyTorch is"),
     ".gguf": "GGUF is not measured, only PyTorch is",
-    ".h5": "a Keras model is not measured, only PyTorch is",
-    ".keras": "a Keras model is not measured, only PyTorch is",
-    ".pkl": "a pickle is not loaded: it can run any code",
-    ".pickle": "a pickle is not loaded: it can run any code",
+    **dict.fromkeys((".h5", ".keras"), "a Keras model is not measured, only PyTorch is"),
+    **dict.fromkeys((".pkl", ".pickle"), "a pickle is not loaded: it can run any code"),
     ".joblib": "a joblib file is not loaded: it can run any code",
     ".safetensors": "it holds weights, without the module that they are of",
 }
