@@ -3,22 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import (
-    THROTTLED_SHARE,
-    RowHealth,
-    all_busy_share,
-    compile_s,
-    format_device_time,
-    format_latency,
-    format_rate,
-    health,
-    known_interval,
-    latency_interval_ms,
-    others_busy_cores,
-    peak_bytes,
-    ran_in_one_of_several,
-    threads,
-)
+from tputfind.analysis import answers
 from tputfind.record.record import Record, Row, host_bound
 from tputfind.stats import Interval, mean, percentile, standard_deviation
 from tputfind.units import MIB, format_bytes, format_figure
@@ -84,33 +69,33 @@ def _latency(percent: float) -> Callable[[Record, Row], Value]:
     return lambda _record, row: percentile(row.latency_ms, percent)
 
 
-def _health_figure(find: Callable[[RowHealth], Value]) -> Callable[[Record, Row], Value]:
+def _health_figure(find: Callable[[answers.RowHealth], Value]) -> Callable[[Record, Row], Value]:
     def value(_record: Record, row: Row) -> Value:
-        seen = health(row)
+        seen = answers.health(row)
         return None if seen is None else find(seen)
 
     return value
 
 
 def _median_interval(record: Record, row: Row) -> Interval | None:
-    return None if ran_in_one_of_several(record, row) else latency_interval_ms(row)
+    return None if answers.ran_in_one_of_several(record, row) else answers.latency_interval_ms(row)
 
 
 def _half_width_percent(record: Record, row: Row) -> Value:
-    interval = known_interval(record, row)
+    interval = answers.known_interval(record, row)
     return None if interval is None else 100 * interval.half_width
 
 
 def _peak_mib(record: Record, row: Row) -> Value:
-    return _mib(peak_bytes(record, row))
+    return _mib(answers.peak_bytes(record, row))
 
 
 def _notices(record: Record, row: Row) -> Value:
     return ";".join(notice.kind for notice in record.notices if row.batch_size in notice.batch_sizes) or None
 
 
-def _throttle_reasons(seen: RowHealth) -> Value:
-    return ";".join(name for name, share in seen.slowed.items() if share >= THROTTLED_SHARE) or None
+def _throttle_reasons(seen: answers.RowHealth) -> Value:
+    return ";".join(name for name, share in seen.slowed.items() if share >= answers.THROTTLED_SHARE) or None
 
 
 def _sum_if_any(values: Iterable[float | None]) -> float | None:
@@ -143,7 +128,7 @@ COLUMNS: Final = (
         "Float64",
         lambda _, row: row.samples_per_s,
         shown=Shown(1, "samples/s"),
-        text=lambda record, row, _: format_rate(record, row),
+        text=lambda record, row, _: answers.format_rate(record, row),
     ),
     Column(
         "samples_per_s_half_width_percent",
@@ -153,21 +138,21 @@ COLUMNS: Final = (
         shown=Shown(2, "± %"),
         text=lambda _record, _row, percent: f"{percent:.1f}",
     ),
-    Column("samples_per_s_ci_low", "Float64", _bound(known_interval, "low")),
-    Column("samples_per_s_ci_high", "Float64", _bound(known_interval, "high")),
+    Column("samples_per_s_ci_low", "Float64", _bound(answers.known_interval, "low")),
+    Column("samples_per_s_ci_high", "Float64", _bound(answers.known_interval, "high")),
     Column("latency_batches", "Int64", lambda _, row: len(row.latency_ms)),
     Column("latency_ms_mean", "Float64", lambda _, row: mean(row.latency_ms)),
     Column("latency_ms_std", "Float64", lambda _, row: standard_deviation(row.latency_ms)),
-    Column("latency_ms_p50", "Float64", _latency(50), shown=Shown(4, "p50 ms"), text=format_latency),
+    Column("latency_ms_p50", "Float64", _latency(50), shown=Shown(4, "p50 ms"), text=answers.format_latency),
     Column("latency_ms_p90", "Float64", _latency(90)),
     Column("latency_ms_p95", "Float64", _latency(95)),
-    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms", drop=2), text=format_latency),
+    Column("latency_ms_p99", "Float64", _latency(99), shown=Shown(5, "p99 ms", drop=2), text=answers.format_latency),
     Column(
         "device_ms_mean",
         "Float64",
         lambda _, row: mean(row.device_ms),
         shown=Shown(3, "device ms", "wide", drop=1),
-        text=format_device_time,
+        text=answers.format_device_time,
     ),
     Column("enqueue_ms_mean", "Float64", lambda _, row: mean(row.enqueue_ms)),
     Column("host_bound", "boolean", lambda _, row: host_bound(row)),
@@ -197,7 +182,7 @@ COLUMNS: Final = (
     _column_of_all_rows("transfer", "string", lambda record, _: record.spec.transfer),
     Column("copy_in_ms", "Float64", lambda _, row: _middle(timing.copy_in_ms for timing in row.timings)),
     Column("copy_out_ms", "Float64", lambda _, row: _middle(timing.copy_out_ms for timing in row.timings)),
-    Column("compile_s", "Float64", compile_s, shown=Shown(7, "compile s", "compiled", drop=3)),
+    Column("compile_s", "Float64", answers.compile_s, shown=Shown(7, "compile s", "compiled", drop=3)),
     Column(
         "graphs",
         "Int64",
@@ -205,11 +190,11 @@ COLUMNS: Final = (
     ),
     _column_of_all_rows("started", "string", lambda record, _: record.started),
     _column_of_all_rows("torch", "string", lambda record, _: record.environment.torch),
-    _column_of_all_rows("threads", "Int64", lambda record, _: threads(record)),
-    Column("others_busy_cores", "Float64", lambda _, row: others_busy_cores(row)),
+    _column_of_all_rows("threads", "Int64", lambda record, _: answers.threads(record)),
+    Column("others_busy_cores", "Float64", lambda _, row: answers.others_busy_cores(row)),
     _column_of_all_rows("load", "string", lambda record, _: record.spec.load.replace("_", " ")),
     _column_of_all_rows("busy_devices", "Int64", lambda record, _: record.spec.busy_devices),
-    Column("all_busy_share", "Float64", lambda _, row: all_busy_share(row)),
+    Column("all_busy_share", "Float64", lambda _, row: answers.all_busy_share(row)),
     _column_of_all_rows("cores", "string", lambda record, _: record.environment.cores),
     Column("samples_per_step", "Int64", lambda _, row: row.samples_per_step),
     _column_of_all_rows("parallel", "string", lambda record, _: record.spec.parallel),

@@ -13,27 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tputfind.errors import TputfindError
+from tputfind.processes import messages
 from tputfind.processes.failures import Circumstances, Passed, exception_failure
-from tputfind.processes.messages import (
-    Diagnose,
-    Envelope,
-    Inspect,
-    ListDevices,
-    ListModels,
-    Question,
-    Refusal,
-    Reply,
-    TakeTurns,
-    TimeBatches,
-    Timed,
-    TimedBatch,
-    TimeMethods,
-    TimePipeline,
-    TraceOnFake,
-    TryBatch,
-    TryDevice,
-    Turn,
-)
 from tputfind.record.record import Failure, OutputCheck, Sight, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
@@ -68,50 +49,50 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
         gate_fd: has a byte to read each time that a child which waits for other processes may go on.
     """
 
-    def say(reply: Reply) -> None:
+    def say(reply: messages.Reply) -> None:
         send(msgspec.json.encode(reply))
 
-    envelope = msgspec.json.decode(question, type=Envelope)
+    envelope = msgspec.json.decode(question, type=messages.Envelope)
     asked = envelope.question
     ranks.begin(envelope.group)
-    meets = isinstance(asked, TakeTurns) or (isinstance(asked, TimeBatches) and asked.together)
+    meets = isinstance(asked, messages.TakeTurns) or (isinstance(asked, messages.TimeBatches) and asked.together)
     listener = _Told(say, gate_fd if meets else None)
     try:
         for said in _answers(asked, listener):
             say(_answer(said))
-        say(Reply(done=True))
+        say(messages.Reply(done=True))
     except TputfindError as error:
-        say(Reply(refusal=Refusal.of(error)))
+        say(messages.Reply(refusal=messages.Refusal.of(error)))
 
 
-def _answer(said: msgspec.Struct) -> Reply:
-    return Reply(answer=msgspec.Raw(msgspec.json.encode(said)))
+def _answer(said: msgspec.Struct) -> messages.Reply:
+    return messages.Reply(answer=msgspec.Raw(msgspec.json.encode(said)))
 
 
 class _Told:
     """Sends progress messages to the parent between answers."""
 
-    def __init__(self, say: Callable[[Reply], None], gate_fd: int | None) -> None:
+    def __init__(self, say: Callable[[messages.Reply], None], gate_fd: int | None) -> None:
         self._say = say
         self._gate_fd = gate_fd
         self.met_s = 0.0  # seconds spent waiting for other processes
         self.graphs = 0  # number of compiled graphs at the begin of the throughput window
 
     def busy(self, seconds: float) -> None:
-        self._say(Reply(busy_s=seconds))
+        self._say(messages.Reply(busy_s=seconds))
 
     def doing(self, what: str) -> None:
-        self._say(Reply(doing=what))
+        self._say(messages.Reply(doing=what))
 
     def window(self, *, begins: bool) -> None:
         if begins:
             self.graphs = graphs_now()
-        self._say(_answer(Timed(window="begins" if begins else "ended", at_s=monotonic())))
+        self._say(_answer(messages.Timed(window="begins" if begins else "ended", at_s=monotonic())))
 
     def meet(self, work: Callable[[], int]) -> int:
         if self._gate_fd is None:
             return 0
-        self._say(_answer(Timed(window="meets", at_s=monotonic())))
+        self._say(_answer(messages.Timed(window="meets", at_s=monotonic())))
         steps, start = 0, perf_counter()
         while not select([self._gate_fd], [], [], 0)[0]:
             steps += work()
@@ -124,31 +105,31 @@ class _Told:
         return self._gate_fd is not None and bool(os.read(self._gate_fd, 1))
 
 
-def _answers(question: Question, listener: _Told) -> Iterator[msgspec.Struct]:
+def _answers(question: messages.Question, listener: _Told) -> Iterator[msgspec.Struct]:
     match question:
-        case Inspect(spec):
+        case messages.Inspect(spec):
             yield inspect(spec)
-        case TryBatch():
+        case messages.TryBatch():
             yield from _try_batch(question, listener)
-        case TimeBatches():
+        case messages.TimeBatches():
             yield from _time_batches(question, listener)
-        case TakeTurns():
+        case messages.TakeTurns():
             yield from _take_turns(question, listener)
-        case TimeMethods():
+        case messages.TimeMethods():
             yield from time_methods(question, listener.busy)
-        case TimePipeline():
+        case messages.TimePipeline():
             yield from time_pipeline(question, listener.busy)
-        case TraceOnFake(spec, batch_size):
+        case messages.TraceOnFake(spec, batch_size):
             from tputfind.worker.fake_trace import fake_trace  # slow to import and rarely needed
 
             yield fake_trace(spec, batch_size)
-        case Diagnose():
+        case messages.Diagnose():
             yield diagnose(question)
-        case ListModels(zoo):
+        case messages.ListModels(zoo):
             yield from named_models(zoo)
-        case ListDevices():
+        case messages.ListDevices():
             yield from (device.environment() for device in all_devices())
-        case TryDevice(name):
+        case messages.TryDevice(name):
             yield try_device(name)
 
 
@@ -161,14 +142,14 @@ class _Tried(NamedTuple):
     first_step_ms: float = 0.0
 
 
-def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
+def _try_batch(asked: messages.TryBatch, listener: _Told) -> Iterator[Trial | messages.Timed]:
     tried = _run_trial(asked, listener)
     if asked.then is None:
         yield tried.trial
         return
-    yield Timed(trial=tried.trial)
+    yield messages.Timed(trial=tried.trial)
     if tried.loaded is not None:
-        timing = TimeBatches(
+        timing = messages.TimeBatches(
             asked.spec,
             asked.then,
             (asked.batch_size,),
@@ -179,7 +160,7 @@ def _try_batch(asked: TryBatch, listener: _Told) -> Iterator[Trial | Timed]:
         yield from _time_batches(timing, listener, tried)
 
 
-def _run_trial(asked: TryBatch, listener: _Told) -> _Tried:
+def _run_trial(asked: messages.TryBatch, listener: _Told) -> _Tried:
     limit_bytes = asked.memory_limit_bytes or asked.spec.memory_of_each_bytes
     trial = Trial(batch_size=asked.batch_size, steps=asked.steps, memory_limit_bytes=limit_bytes)
     device = open_device_of(asked.spec, asked.can)
@@ -260,7 +241,9 @@ def _trace(device: Device, batch_size: int, *, complete: bool) -> Trace | None:
         return None
 
 
-def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = None) -> Iterator[Timed]:
+def _time_batches(
+    asked: messages.TimeBatches, listener: _Told, tried: _Tried | None = None
+) -> Iterator[messages.Timed]:
     """Yield the result of each batch size; ``tried`` is the trial of the first one, if this process ran it."""
     device = open_device_of(asked.spec, asked.can) if tried is None else tried.device
     workload = tried.loaded.workload if tried is not None and tried.loaded is not None else None
@@ -278,9 +261,9 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
         except BaseException as error:  # as above
             ranks.wait_if_lost(error)
             failure = failure_of(error, device, batch_size, passed, asked.spec.smallest_batch)
-            timed = TimedBatch(batch_size=batch_size, failure=failure)
+            timed = messages.TimedBatch(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
-        yield Timed(batch=timed, seconds=seconds)
+        yield messages.Timed(batch=timed, seconds=seconds)
         compiled = not mode_class(asked.spec.mode).as_it_is or (timed.timing is not None and timed.timing.compiled)
         if timed.failure is not None or not device.usable() or compiled:
             return  # the memory of a model compiled or captured for one batch size would add to that of the next
@@ -288,7 +271,7 @@ def _time_batches(asked: TimeBatches, listener: _Told, tried: _Tried | None = No
 
 
 def _time_batch(
-    asked: TimeBatches,
+    asked: messages.TimeBatches,
     device: Device,
     workload: Workload | OwnStep,
     batch_size: int,
@@ -296,7 +279,7 @@ def _time_batch(
     *,
     load: Load,
     tried: _Tried | None = None,
-) -> TimedBatch:
+) -> messages.TimedBatch:
     spec = asked.spec
     with gradients(spec):
         loaded = tried.loaded if tried is not None else None
@@ -306,7 +289,7 @@ def _time_batch(
             device.check_limit()
             used = device.memory_use()
             _check_samples(loaded)
-            return TimedBatch(batch_size=batch_size, **used._asdict())
+            return messages.TimedBatch(batch_size=batch_size, **used._asdict())
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
             last = windows.output if _is_left_alone(asked, loaded.batch) else None
@@ -333,10 +316,10 @@ def _time_batch(
         del last
         ranks.end_turns()
         if isinstance(output, Failure):
-            return TimedBatch(batch_size=batch_size, failure=output)
+            return messages.TimedBatch(batch_size=batch_size, failure=output)
         if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
             seen += ("cached",)
-    return TimedBatch(
+    return messages.TimedBatch(
         batch_size=batch_size,
         timing=timing,
         peak_allocated_bytes=used.peak_allocated_bytes,
@@ -349,7 +332,7 @@ def _time_batch(
     )
 
 
-def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
+def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages.Turn]:
     """Yield a turn when the process is warm, and one for each window that the gate admits; or one with a failure."""
     spec, size = asked.spec, asked.batch_size
     device = open_device_of(spec, asked.can)
@@ -367,9 +350,9 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
                 _check_samples(loaded)
                 output = _check(spec, device, workload, loaded.batch)
             if isinstance(output, Failure):
-                yield Turn(failure=output)
+                yield messages.Turn(failure=output)
                 return
-            ready = Turn(samples=_samples(workload, size) or size, output=output)
+            ready = messages.Turn(samples=_samples(workload, size) or size, output=output)
             yield ready
             while listener.has_turn():
                 yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take()))
@@ -380,7 +363,7 @@ def _take_turns(asked: TakeTurns, listener: _Told) -> Iterator[Turn]:
         raise
     except BaseException as error:  # as above
         ranks.wait_if_lost(error)
-        yield Turn(failure=failure_of(error, device, size, None, spec.smallest_batch))
+        yield messages.Turn(failure=failure_of(error, device, size, None, spec.smallest_batch))
 
 
 def _samples(workload: Workload | OwnStep, batch_size: int) -> int | None:
@@ -390,7 +373,7 @@ def _samples(workload: Workload | OwnStep, batch_size: int) -> int | None:
     return samples if count == 1 else count * (samples or batch_size)
 
 
-def _is_left_alone(asked: TimeBatches, batch: Batch) -> bool:
+def _is_left_alone(asked: messages.TimeBatches, batch: Batch) -> bool:
     """Return whether the last output stays intact until its check, since nothing runs or restores inputs before."""
     once = asked.number == 0 and not asked.together and batch.restore is None
     return once and asked.spec.phase == "infer" and asked.spec.transfer == "none"
@@ -409,7 +392,7 @@ def _observations(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
         yield "recompiled"
 
 
-def _remembers_inputs(asked: TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
+def _remembers_inputs(asked: messages.TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
     """Return whether the model is measured to be faster for inputs that it has run before."""
     spec = asked.spec
     if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_class(spec.mode).as_it_is:
