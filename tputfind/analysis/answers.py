@@ -4,18 +4,10 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final, Literal, NamedTuple
 
+from tputfind import stats
 from tputfind.record.record import Edge, Record, Row, Trial, check_record
 from tputfind.record.spec import Spec
 from tputfind.record.types import REPEATABILITY
-from tputfind.stats import (
-    CONFIDENCE,
-    Interval,
-    mean_interval,
-    median_interval,
-    percentile,
-    ratio_interval,
-    widen_interval,
-)
 from tputfind.units import format_about, format_estimate
 
 Best = Literal["fastest", "knee", "largest"]
@@ -118,7 +110,7 @@ def none_within_slo(records: Sequence[Record]) -> str:
 
 def too_late(spec: Spec, row: Row) -> bool:
     """Whether the median latency, and so every higher percentile, is above the SLO."""
-    return (percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
+    return (stats.percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
 
 
 def to_deploy(record: Record) -> Row | None:
@@ -137,7 +129,7 @@ def to_deploy(record: Record) -> Row | None:
 
 
 def _meets(row: Row, slo_ms: float, percent: float) -> bool:
-    latency_ms = percentile(row.latency_ms, percent)
+    latency_ms = stats.percentile(row.latency_ms, percent)
     return latency_ms is not None and latency_ms <= slo_ms
 
 
@@ -149,17 +141,17 @@ def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
     return measured.peak_reserved_bytes if record.environment.can.own_memory else measured.peak_allocated_bytes
 
 
-def throughput_interval(row: Row) -> Interval | None:
+def throughput_interval(row: Row) -> stats.Interval | None:
     """Return the confidence interval of the throughput, in samples/s; None if there are too few samples.
 
     ``REPEATABILITY`` is added, which samples cannot show. The throughput is its middle, so that it may reach below 0.
     """
-    interval_ms = mean_interval([timing.device_ms for timing in row.timings])
+    interval_ms = stats.mean_interval([timing.device_ms for timing in row.timings])
     if interval_ms is None or row.samples_per_s is None:
         return None
     # The relative width is that of the time per batch: 1 / x has no interval of its own if x may be 0.
-    half = widen_interval(interval_ms, REPEATABILITY).half_width
-    return Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
+    half = stats.widen_interval(interval_ms, REPEATABILITY).half_width
+    return stats.Interval(row.samples_per_s * (1 - half), row.samples_per_s * (1 + half))
 
 
 def is_single_process(*rows: Row) -> bool:
@@ -179,7 +171,7 @@ def ran_in_one_of_several(record: Record, row: Row) -> bool:
     return len(row.timings) == 1 < record.spec.row_processes
 
 
-def known_interval(record: Record, row: Row) -> Interval | None:
+def known_interval(record: Record, row: Row) -> stats.Interval | None:
     """Return the interval of a row's throughput as shown; None for a row with only one of several processes.
 
     Its interval would be narrower than that of a row with all processes.
@@ -192,14 +184,14 @@ def scatter(rows: Iterable[Row]) -> float:
     return max((one.half_width for row in rows if (one := throughput_interval(row))), default=0.0)
 
 
-def rate_ratio_interval(above: Row, below: Row, confidence: float = CONFIDENCE) -> Interval | None:
+def rate_ratio_interval(above: Row, below: Row, confidence: float = stats.CONFIDENCE) -> stats.Interval | None:
     """Return the interval of one row's throughput over another's, with ``REPEATABILITY``; None if it is unknown."""
     spans = [[timing.device_ms for timing in row.timings] for row in (below, above)]
-    interval = ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
+    interval = stats.ratio_interval(spans[0], spans[1], REPEATABILITY, confidence)
     if interval is None:
         return None
     batches = above.samples_per_step / below.samples_per_step
-    return Interval(interval.low * batches, interval.high * batches)
+    return stats.Interval(interval.low * batches, interval.high * batches)
 
 
 def format_rate(record: Record, row: Row) -> str:
@@ -219,22 +211,22 @@ def format_device_time(record: Record, row: Row, device_ms: float) -> str:
     return _format_of_row(record, row, device_ms, throughput_interval(row))
 
 
-def _format_of_row(record: Record, row: Row, value: float, interval: Interval | None) -> str:
+def _format_of_row(record: Record, row: Row, value: float, interval: stats.Interval | None) -> str:
     """Format a figure of a row with the digits that an interval supports; ``~5200`` for one process of several."""
     if ran_in_one_of_several(record, row):
         return format_about(value)
     return format_estimate(value, None if interval is None else interval.half_width)
 
 
-def latency_interval_ms(row: Row) -> Interval | None:
+def latency_interval_ms(row: Row) -> stats.Interval | None:
     """Return the confidence interval of the median latency, with ``REPEATABILITY``; None if it is unknown.
 
     The median is its middle, so that it may reach below 0.
     """
-    interval_ms = median_interval([timing.latency_ms for timing in row.timings])
+    interval_ms = stats.median_interval([timing.latency_ms for timing in row.timings])
     if interval_ms is None or row.failure is not None:
         return None
-    return widen_interval(interval_ms, REPEATABILITY)
+    return stats.widen_interval(interval_ms, REPEATABILITY)
 
 
 def health(row: Row) -> RowHealth | None:

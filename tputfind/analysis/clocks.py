@@ -8,19 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from tputfind.record.clocks import (
-    Cell,
-    Figures,
-    Methods,
-    Pipeline,
-    Stage,
-    StageCell,
-    StageMethod,
-    cell_of,
-    figures_of,
-    split_by_turn,
-    stage_figures,
-)
+from tputfind.record import clocks
 from tputfind.record.environment import Environment
 from tputfind.record.record import HOST_BOUND_SHARE
 from tputfind.record.types import NEGLIGIBLE_BYTES
@@ -47,7 +35,7 @@ _CPU_PIPELINE: Final = (
 )
 
 
-def method_sentences(found: Methods) -> tuple[str, ...]:
+def method_sentences(found: clocks.Methods) -> tuple[str, ...]:
     cells = found.cells
     on_cpu = found.environment.can.is_cpu
     said = [_CPU] if on_cpu else list(_host_clock_alone(cells))
@@ -56,7 +44,7 @@ def method_sentences(found: Methods) -> tuple[str, ...]:
     return (*said, *_copies(cells), *_graph(cells), *_others(found.environment))
 
 
-def pipeline_sentences(found: Pipeline) -> tuple[str, ...]:
+def pipeline_sentences(found: clocks.Pipeline) -> tuple[str, ...]:
     if found.environment.can.is_cpu:
         return (f"{_CPU_PIPELINE}{_difference_on_the_cpu(found.cells)}.",)
     names = (found.specs[0].model, found.specs[1].model)
@@ -66,8 +54,8 @@ def pipeline_sentences(found: Pipeline) -> tuple[str, ...]:
 class _Change(NamedTuple):
     """The relative difference of another mean from a base, and whether it is significant."""
 
-    base: Figures
-    other: Figures
+    base: clocks.Figures
+    other: clocks.Figures
     share: float
     kind: Literal["same", "unclear", "more", "less"]
 
@@ -83,7 +71,9 @@ class _Change(NamedTuple):
 _TurnsOf = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 
 
-def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = split_by_turn) -> _Change | None:
+def _change(
+    base: clocks.Figures | None, other: clocks.Figures | None, turns_of: _TurnsOf = clocks.split_by_turn
+) -> _Change | None:
     """Compare two means turn by turn, so that disturbances of a turn, which affect both, cancel.
 
     Return None if one is missing, or if the base is 0.
@@ -101,18 +91,18 @@ def _change(base: Figures | None, other: Figures | None, turns_of: _TurnsOf = sp
     return _Change(base, other, share, "unclear" if half >= abs(share) else "more" if share > 0 else "less")
 
 
-def _change_of_wholes(cells: Sequence[StageCell], way: StageMethod) -> _Change | None:
+def _change_of_wholes(cells: Sequence[clocks.StageCell], way: clocks.StageMethod) -> _Change | None:
     """Compare the times of a whole pipeline, untimed and timed by a method; each turn has one."""
-    untimed, timed = (stage_figures(cells, "whole", one) for one in ("untimed", way))
+    untimed, timed = (clocks.stage_figures(cells, "whole", one) for one in ("untimed", way))
     return _change(untimed, timed, lambda samples_ms: [[ms] for ms in samples_ms])
 
 
-def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
-    alone, whole = figures_of(cells, "host_clock"), figures_of(cells, "host_clock_synchronised")
+def _host_clock_alone(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    alone, whole = clocks.figures_of(cells, "host_clock"), clocks.figures_of(cells, "host_clock_synchronised")
     if alone is None or whole is None or whole.mean_ms <= 0:
         return
     share, sizes = alone.mean_ms / whole.mean_ms, f"{_ms(alone)} of {_ms(whole)}"
-    single = figures_of(cells, "submission")
+    single = clocks.figures_of(cells, "submission")
     queued = "" if single is None else _describe_queue(alone, single)
     if share < _NEARLY_ALL:
         yield f"The host clock alone sees {format_share(share)} of the time ({sizes}){queued and f': {queued}'}."
@@ -126,7 +116,7 @@ def _host_clock_alone(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"The host clock alone comes close here ({sizes}), but it does not wait for the device."
 
 
-def _describe_queue(alone: Figures, single: Figures) -> str:
+def _describe_queue(alone: clocks.Figures, single: clocks.Figures) -> str:
     slow = sum(ms >= _QUEUED * single.mean_ms for ms in alone.samples_ms)
     if alone.mean_ms < _QUEUED * single.mean_ms or slow < _QUEUED_SHARE * len(alone.samples_ms):
         return ""
@@ -136,9 +126,9 @@ def _describe_queue(alone: Figures, single: Figures) -> str:
     )
 
 
-def _no_warm_up(cells: Sequence[Cell]) -> Iterator[str]:
-    warm = figures_of(cells, "host_clock_synchronised")
-    cold = figures_of(cells, "host_clock_synchronised", "cold")
+def _no_warm_up(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    warm = clocks.figures_of(cells, "host_clock_synchronised")
+    cold = clocks.figures_of(cells, "host_clock_synchronised", "cold")
     if warm is None or cold is None or warm.mean_ms <= 0:
         return
     count, ratio = len(cold.samples_ms), cold.mean_ms / warm.mean_ms
@@ -160,8 +150,8 @@ def _first_call(first_ms: float, warm_ms: float) -> str:
     return "takes about as long" if ratio > 1 - NO_MATTER else "takes less"
 
 
-def _single_sample(cells: Sequence[Cell]) -> Iterator[str]:
-    warm = figures_of(cells, "host_clock_synchronised")
+def _single_sample(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    warm = clocks.figures_of(cells, "host_clock_synchronised")
     if warm is None or warm.mean_ms <= 0 or len(warm.samples_ms) < 2:
         return
     below = max(0.0, 1 - min(warm.samples_ms) / warm.mean_ms)
@@ -176,8 +166,8 @@ def _single_sample(cells: Sequence[Cell]) -> Iterator[str]:
         )
 
 
-def _waiting(cells: Sequence[Cell]) -> Iterator[str]:
-    change = _change(figures_of(cells, "events_at_end"), figures_of(cells, "events_waited"))
+def _waiting(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    change = _change(clocks.figures_of(cells, "events_at_end"), clocks.figures_of(cells, "events_waited"))
     if change is not None:
         yield {
             "same": f"Waiting after each batch or going on back to back does not matter here ({change.sizes}).",
@@ -187,8 +177,8 @@ def _waiting(cells: Sequence[Cell]) -> Iterator[str]:
         }[change.kind]
 
 
-def _host_against_events(cells: Sequence[Cell]) -> Iterator[str]:
-    change = _change(figures_of(cells, "events_waited"), figures_of(cells, "host_clock_synchronised"))
+def _host_against_events(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    change = _change(clocks.figures_of(cells, "events_waited"), clocks.figures_of(cells, "host_clock_synchronised"))
     if change is None:
         return
     host, sizes = "The synchronised host clock", f"{_ms(change.other)} and {_ms(change.base)}"
@@ -200,11 +190,11 @@ def _host_against_events(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{host} reads {change.shown} {change.kind} than an event pair around the call ({sizes})."
 
 
-def _copies(cells: Sequence[Cell]) -> Iterator[str]:
-    resident = figures_of(cells, "host_clock_synchronised")
+def _copies(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    resident = clocks.figures_of(cells, "host_clock_synchronised")
     parts: list[str] = []
     for condition in ("pageable", "pinned"):
-        cell = cell_of(cells, "host_clock_synchronised", condition)
+        cell = clocks.cell_of(cells, "host_clock_synchronised", condition)
         if cell is not None and cell.failure is not None:
             parts.append(f"from {condition} memory fails ({cell.failure.message})")
         change = _change(resident, cell.figures if cell else None)
@@ -225,15 +215,15 @@ def _describe_addition(change: _Change) -> str:
     return {"same": "adds less than 1 %", "less": "adds nothing"}[change.kind]
 
 
-def _graph(cells: Sequence[Cell]) -> Iterator[str]:
-    cell, eager = cell_of(cells, "graph", "warm"), figures_of(cells, "events_at_end")
+def _graph(cells: Sequence[clocks.Cell]) -> Iterator[str]:
+    cell, eager = clocks.cell_of(cells, "graph", "warm"), clocks.figures_of(cells, "events_at_end")
     if cell is not None and cell.failure is not None:
         yield f"There is no CUDA graph to compare with: it could not be captured and replayed ({cell.failure.message})."
     change = _change(eager, cell.figures if cell else None)
     if change is None:
         return
     sizes = f"{_ms(change.other)} instead of {_ms(change.base)}"
-    single = figures_of(cells, "submission")
+    single = clocks.figures_of(cells, "submission")
     if change.kind == "less" and single is not None and single.mean_ms >= HOST_BOUND_SHARE * change.base.mean_ms:
         yield f"Python holds the device up: as a CUDA graph the batch takes {sizes}."
     elif change.kind == "less":
@@ -246,8 +236,8 @@ def _graph(cells: Sequence[Cell]) -> Iterator[str]:
         yield f"What a CUDA graph gains does not stand out from the noise here ({sizes})."
 
 
-def _cost_of_timing(cells: Sequence[StageCell]) -> Iterator[str]:
-    doings: dict[StageMethod, str] = {
+def _cost_of_timing(cells: Sequence[clocks.StageCell]) -> Iterator[str]:
+    doings: dict[clocks.StageMethod, str] = {
         "synchronised": "Synchronising around each stage",
         "events": "Reading events afterwards",
     }
@@ -263,18 +253,18 @@ def _cost_of_timing(cells: Sequence[StageCell]) -> Iterator[str]:
             yield f"{doing} {cost} ({change.sizes} not timed)."
 
 
-def _difference_on_the_cpu(cells: Sequence[StageCell]) -> str:
+def _difference_on_the_cpu(cells: Sequence[clocks.StageCell]) -> str:
     change = _change_of_wholes(cells, "synchronised")
     if change is None or change.kind == "same":
         return ""
     return f"; the wholes differ by {change.shown}, the noise of the machine"
 
 
-def _agreement(cells: Sequence[StageCell], names: tuple[str, str]) -> Iterator[str]:
+def _agreement(cells: Sequence[clocks.StageCell], names: tuple[str, str]) -> Iterator[str]:
     """Yield how far the two methods of timing a model's stage agree; the host times its own work in both."""
-    stages: tuple[Stage, Stage] = ("first", "second")
+    stages: tuple[clocks.Stage, clocks.Stage] = ("first", "second")
     pairs = [
-        (name, stage_figures(cells, stage, "synchronised"), stage_figures(cells, stage, "events"))
+        (name, clocks.stage_figures(cells, stage, "synchronised"), clocks.stage_figures(cells, stage, "events"))
         for name, stage in zip(names, stages, strict=True)
     ]
     known = [(name, host, events) for name, host, events in pairs if host and events and events.mean_ms > 0]
@@ -294,5 +284,5 @@ def _others(environment: Environment) -> Iterator[str]:
         yield f"Other processes hold {format_bytes(held_bytes)} of the device's memory, and may take its time too."
 
 
-def _ms(figures: Figures) -> str:
+def _ms(figures: clocks.Figures) -> str:
     return f"{format_figure(figures.mean_ms)} ms"

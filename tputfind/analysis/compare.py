@@ -8,15 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from tputfind import options
-from tputfind.analysis.answers import (
-    THROTTLED_SHARE,
-    fastest,
-    health,
-    is_single_process,
-    known_interval,
-    largest_of,
-    rate_ratio_interval,
-)
+from tputfind.analysis import answers
 from tputfind.analysis.turns import FEWEST_ROUNDS, Scatter, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
@@ -176,7 +168,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
             f"these are not comparable: {'; '.join(unlike)}", "--force compares them nevertheless, and says so"
         )
     pairs = list(_pairs(old, new))
-    certain = 1 - (1 - CONFIDENCE) / max(1, sum(not is_single_process(*pair) for pair in pairs))
+    certain = 1 - (1 - CONFIDENCE) / max(1, sum(not answers.is_single_process(*pair) for pair in pairs))
     rows = [*(_judge_pair(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)]
     return Comparison(
         model=subject(new.spec),
@@ -287,7 +279,7 @@ def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
     """Judge the fastest rows of the batch sizes that both records have, or of all if they share none."""
     both = {row.batch_size for row in old.rows} & {row.batch_size for row in new.rows}
     rows = ([row for row in record.rows if row.batch_size in both or not both] for record in (old, new))
-    before, after = map(fastest, rows)
+    before, after = map(answers.fastest, rows)
     if before is None or after is None:
         return None
     found = _judge_pair(old, new, (before, after), tolerance, CONFIDENCE)
@@ -346,7 +338,7 @@ def _describe_difference(name: str, before: object, after: object) -> Iterator[s
 def _largest(record: Record) -> str:
     """Return the largest batch and its limit as text; empty if there was no search."""
     edge = record.edge
-    return "" if edge is None else f"{largest_of(edge)} ({edge.limited_by.replace('_', ' ')})"
+    return "" if edge is None else f"{answers.largest_of(edge)} ({edge.limited_by.replace('_', ' ')})"
 
 
 def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
@@ -379,8 +371,8 @@ def _judge_pair(
 ) -> Judgement:
     old, new = pair
     against = _against(old, new)
-    interval = None if against else rate_ratio_interval(new, old, confidence)
-    unknown = ONE_PROCESS if is_single_process(old, new) else "processes differ too much to tell"
+    interval = None if against else answers.rate_ratio_interval(new, old, confidence)
+    unknown = ONE_PROCESS if answers.is_single_process(old, new) else "processes differ too much to tell"
     known = old.samples_per_s is not None and new.samples_per_s is not None
     return Judgement(
         old_batch=old.batch_size,
@@ -400,7 +392,7 @@ def _judge_pair(
 
 
 def _share(record: Record, row: Row) -> float | None:
-    interval = known_interval(record, row)
+    interval = answers.known_interval(record, row)
     return None if interval is None else interval.half_width
 
 
@@ -420,9 +412,9 @@ def _against(old: Row, new: Row) -> str:
             return f"{row.failure.kind.replace('_', ' ')} in {which}"
         if row.samples_per_s is None:
             return f"not timed in {which}"
-        found = health(row)
+        found = answers.health(row)
         slowed = {} if found is None else found.slowed
-        foreign = [name for name, share in slowed.items() if share >= THROTTLED_SHARE and name != "power_cap"]
+        foreign = [name for name, share in slowed.items() if share >= answers.THROTTLED_SHARE and name != "power_cap"]
         if foreign:
             return f"throttled in {which}: {', '.join(foreign).replace('_', ' ')}"
     return ""
@@ -430,7 +422,7 @@ def _against(old: Row, new: Row) -> str:
 
 def _clocks(old: Row, new: Row) -> str:
     """Describe a difference of the SM clocks, which a power limit also causes; empty if they agree."""
-    before, after = health(old), health(new)
+    before, after = answers.health(old), answers.health(new)
     if before is None or after is None or not before.sm_clock_mhz or not after.sm_clock_mhz:
         return ""
     if abs(after.sm_clock_mhz / before.sm_clock_mhz - 1) < _CLOCKS_DIFFER:

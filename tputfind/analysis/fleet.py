@@ -5,16 +5,7 @@ from math import fsum
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
-from tputfind.analysis.answers import (
-    THROTTLED_SHARE,
-    RowHealth,
-    all_busy_share,
-    fastest,
-    health,
-    others_busy_cores,
-    rate_ratio_interval,
-    threads,
-)
+from tputfind.analysis import answers
 from tputfind.analysis.compare import TOLERANCE, verdict_of
 from tputfind.analysis.notices.timing import REASONS
 from tputfind.record import identity
@@ -83,7 +74,9 @@ def device_key(record: Record) -> str:
 def compare_devices(records: Sequence[Record]) -> list[ByDevice]:
     """Return the comparison of every job on several devices of one kind, by the latest record of each."""
     solo = [record for record in records if record.spec.load != "all_busy"]
-    groups = _group_by(solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), threads(record)))
+    groups = _group_by(
+        solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), answers.threads(record))
+    )
     judged = (_compare_group(_latest(group)) for group in groups)
     return [one for one in judged if one is not None]
 
@@ -114,7 +107,7 @@ def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]
     kept, told = list(records), []
     for busy in _group_by([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
         alone = [one for one in records if one.spec.load != "all_busy" and _kind_of_job(one) == _kind_of_job(busy[0])]
-        best = fastest([row for one in alone or busy for row in one.rows])
+        best = answers.fastest([row for one in alone or busy for row in one.rows])
         if best is None:
             continue
         rates = [(rate, one) for one in busy if (rate := _rate_at(one, best.batch_size)) is not None]
@@ -141,7 +134,7 @@ def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]
 def _rate_at(record: Record, batch_size: int) -> float | None:
     """Return the throughput at a batch size; None without one, or if all were to work and mostly did not."""
     row = record.row(batch_size)
-    share = None if row is None else all_busy_share(row)
+    share = None if row is None else answers.all_busy_share(row)
     return None if row is None or (share is not None and share < _MOSTLY) else row.samples_per_s
 
 
@@ -168,7 +161,7 @@ def ratio_to_others(
     middle = ordered[len(ordered) // 2]
     if row.samples_per_s is None or not middle.samples_per_s:
         return None, None
-    return row.samples_per_s / middle.samples_per_s, rate_ratio_interval(row, middle, confidence)
+    return row.samples_per_s / middle.samples_per_s, answers.rate_ratio_interval(row, middle, confidence)
 
 
 def _compare_group(records: Sequence[Record]) -> ByDevice | None:
@@ -199,7 +192,7 @@ def _judge_rows(rows: Sequence[tuple[Record, Row]], confidence: float) -> Iterat
 
 def _beside(record: Record, row: Row, others: Sequence[tuple[Record, Row]]) -> Iterator[str]:
     """Yield the observed differences between a device and the others, other than its throughput."""
-    seen, theirs = health(row), [found for _, other in others if (found := health(other)) is not None]
+    seen, theirs = answers.health(row), [found for _, other in others if (found := answers.health(other)) is not None]
     if seen is not None and theirs:
         clock = _median(one.sm_clock_mhz for one in theirs)
         if seen.sm_clock_mhz and clock and abs(seen.sm_clock_mhz / clock - 1) >= _CLOCKS_DIFFER:
@@ -215,14 +208,14 @@ def _beside(record: Record, row: Row, others: Sequence[tuple[Record, Row]]) -> I
         yield "the host sets its pace"
 
 
-def _held_down(seen: RowHealth | None) -> Iterator[str]:
+def _held_down(seen: answers.RowHealth | None) -> Iterator[str]:
     for reason, share in ({} if seen is None else seen.slowed).items():
-        if share >= THROTTLED_SHARE:
+        if share >= answers.THROTTLED_SHARE:
             yield f"{REASONS.get(reason, reason)} {share:.0%} of the time"
 
 
 def _host(record: Record, row: Row) -> Iterator[str]:
-    cores, busy = record.environment.cpu_count, others_busy_cores(row)
+    cores, busy = record.environment.cpu_count, answers.others_busy_cores(row)
     if busy is not None and busy >= _BUSY_SHARE * cores:
         yield f"other processes kept {busy:.1f} of its {cores} core{'s' if cores > 1 else ''} busy"
 
@@ -252,7 +245,7 @@ def _all_busy(pairs: Sequence[tuple[Record, Record]], size: int) -> AllBusy:
 
 def _under_load(record: Record, busy: Row, alone: Row) -> Iterator[str]:
     """Yield the observed changes of a device under load, the likely causes of a slowdown."""
-    now, then = health(busy), health(alone)
+    now, then = answers.health(busy), answers.health(alone)
     clock, clock_alone = (seen and seen.sm_clock_mhz for seen in (now, then))
     if clock and clock_alone and clock <= (1 - _CLOCKS_DIFFER) * clock_alone:
         yield f"SM clock {clock:.0f} MHz, alone {clock_alone:.0f}"
@@ -266,10 +259,10 @@ def _under_load(record: Record, busy: Row, alone: Row) -> Iterator[str]:
     ):
         if now_ms and then_ms and now_ms >= _LONGER * then_ms:
             yield f"copies {way} take {now_ms / then_ms:.2f} times as long"
-    more = (others_busy_cores(busy) or 0.0) - (others_busy_cores(alone) or 0.0)
+    more = (answers.others_busy_cores(busy) or 0.0) - (answers.others_busy_cores(alone) or 0.0)
     if more >= _BUSY_SHARE * record.environment.cpu_count:
         yield from _host(record, busy)
-    share = all_busy_share(busy)
+    share = answers.all_busy_share(busy)
     if share is not None and share < 1 - TOLERANCE:
         yield f"all were busy for {share:.0%} of the window only"
 
@@ -290,7 +283,7 @@ def _job(record: Record) -> tuple[object, ...]:
 
 def _kind_of_job(record: Record) -> tuple[object, ...]:
     """Return a key that records share if they are of the same job on the same kind of device."""
-    return (*_job(record), record.environment.device_name, threads(record))
+    return (*_job(record), record.environment.device_name, answers.threads(record))
 
 
 def _group_by(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:

@@ -9,21 +9,7 @@ from typing import Final, NamedTuple
 
 from tputfind.errors import TputfindError
 from tputfind.processes.messages import TimeMethods, TimePipeline
-from tputfind.record.clocks import (
-    GRAPH,
-    Cell,
-    Condition,
-    Figures,
-    Loop,
-    PipelineTimes,
-    Stage,
-    StageCell,
-    StageMethod,
-    TimingMethod,
-    is_plain,
-    schedule,
-    turn_counts,
-)
+from tputfind.record import clocks
 from tputfind.record.spec import Spec
 from tputfind.record.types import GRAD_MODES
 from tputfind.stages.timer import StageTimer
@@ -47,15 +33,15 @@ Samples = Sequence[Sequence[float]]
 """Milliseconds per batch, for each method that a loop measures."""
 
 
-def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Iterator[Cell]:
+def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Iterator[clocks.Cell]:
     """Yield the cells, turn by turn.
 
     If a loop with copies fails and the process can continue, only that loop ends. Any other failure ends the timing.
     """
     device = open_device(asked.spec.device, asked.can)
     timed = _Timed(asked, device, announce)
-    failed: set[Loop] = set()
-    for turn in schedule(asked.loops, asked.repeats, asked.drop):
+    failed: set[clocks.Loop] = set()
+    for turn in clocks.schedule(asked.loops, asked.repeats, asked.drop):
         for loop, count in turn:
             if loop in failed:
                 continue
@@ -66,13 +52,13 @@ def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Itera
                 raise
             except BaseException as error:  # a model can raise anything, even SystemExit
                 failure = failure_of(error, device, asked.batch_size)
-                yield from (Cell(way=way, condition=condition, failure=failure) for way in ways)
-                if is_plain(ways[0], condition) or ways == GRAPH or not device.usable():
+                yield from (clocks.Cell(way=way, condition=condition, failure=failure) for way in ways)
+                if clocks.is_plain(ways[0], condition) or ways == clocks.GRAPH or not device.usable():
                     return
                 failed.add(loop)
             else:
                 for way, of_way in zip(ways, samples, strict=True):
-                    yield Cell(way=way, condition=condition, figures=Figures.of(of_way))
+                    yield clocks.Cell(way=way, condition=condition, figures=clocks.Figures.of(of_way))
 
 
 def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float], None]) -> float:
@@ -89,9 +75,9 @@ class _Timed:
         self._asked = asked
         self._device = device
         self._announce = announce
-        self._warm: dict[tuple[bool, Condition], tuple[Step, float]] = {}
+        self._warm: dict[tuple[bool, clocks.Condition], tuple[Step, float]] = {}
 
-    def run(self, ways: Sequence[TimingMethod], condition: Condition, count: int) -> Samples:
+    def run(self, ways: Sequence[clocks.TimingMethod], condition: clocks.Condition, count: int) -> Samples:
         """Run one loop of ``count`` timings, after warm-up and a lead-in batch unless the condition is ``cold``."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
@@ -100,7 +86,7 @@ class _Timed:
                 self._announce(self._asked.expected_s)
                 samples = loop(self._device, batch, count, 0)
             else:
-                step, seconds = self._warm_step(condition, graph=ways == GRAPH)
+                step, seconds = self._warm_step(condition, graph=ways == clocks.GRAPH)
                 self._announce((count + _LEAD_IN) * seconds)
                 samples = loop(self._device, step, count, _LEAD_IN)
             self._device.synchronize()
@@ -121,7 +107,7 @@ class _Timed:
     def _replay(self) -> Step:
         return capture_graph(self._batch)
 
-    def _warm_step(self, condition: Condition, *, graph: bool) -> tuple[Step, float]:
+    def _warm_step(self, condition: clocks.Condition, *, graph: bool) -> tuple[Step, float]:
         """Return a warmed-up step of this condition, and its approximate time in seconds."""
         if (graph, condition) not in self._warm:
             step: Step = self._replay if graph else self._batch
@@ -195,7 +181,7 @@ def _boundaries(device: Device, step: Step, repeats: int, lead_in: int) -> Sampl
     return singles.submission_ms, singles.synchronised_ms, device_ms
 
 
-_LOOPS: Final[Mapping[TimingMethod, Callable[[Device, Step, int, int], Samples]]] = {
+_LOOPS: Final[Mapping[clocks.TimingMethod, Callable[[Device, Step, int, int], Samples]]] = {
     "host_clock": _host_clock,
     "host_clock_synchronised": _host_clock_with_sync,
     "events_waited": _events_with_waits,
@@ -211,8 +197,8 @@ A loop takes a device, a step (a batch or the replay of its graph), the number o
 
 _CALIBRATIONS: Final = 5
 _TRIED: Final = 20_000
-_STAGES: Final[tuple[Stage, ...]] = ("first", "work", "second")
-_WAYS: Final[tuple[StageMethod, ...]] = ("synchronised", "events", "untimed")
+_STAGES: Final[tuple[clocks.Stage, ...]] = ("first", "work", "second")
+_WAYS: Final[tuple[clocks.StageMethod, ...]] = ("synchronised", "events", "untimed")
 
 
 class _Pipeline(NamedTuple):
@@ -222,7 +208,7 @@ class _Pipeline(NamedTuple):
     second: Step
 
 
-def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Iterator[PipelineTimes]:
+def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Iterator[clocks.PipelineTimes]:
     """Build both models, calibrate the host's work, and time the pipeline by every method that the device supports.
 
     Yield the times of each turn, or a failure as the last item.
@@ -241,13 +227,13 @@ def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Ite
         gc.freeze()  # as for a single model
         with inference(max((spec.grad_mode for spec in asked.specs), key=GRAD_MODES.index)):
             for cells in _time_in_turns(pipeline, asked, seconds, announce):
-                yield PipelineTimes(cells=cells)
+                yield clocks.PipelineTimes(cells=cells)
     except TputfindError:
         raise
     except GeneratorExit:
         raise
     except BaseException as error:  # a model can raise anything, even SystemExit
-        yield PipelineTimes(failure=failure_of(error, device, asked.batch_size), failed_model=at_work)
+        yield clocks.PipelineTimes(failure=failure_of(error, device, asked.batch_size), failed_model=at_work)
 
 
 def host_work(milliseconds: float) -> Callable[[], None]:
@@ -280,7 +266,7 @@ def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[
 
 def _time_in_turns(
     pipeline: _Pipeline, asked: TimePipeline, seconds: float, announce: Callable[[float], None]
-) -> Iterator[tuple[StageCell, ...]]:
+) -> Iterator[tuple[clocks.StageCell, ...]]:
     """Time by every method in every turn, in a rotating order, so that drift favours no method.
 
     An iteration takes about this many ``seconds``.
@@ -290,36 +276,36 @@ def _time_in_turns(
         for way in ways:
             announce((asked.drop + 1) * seconds)
             _time_iterations(pipeline, way, asked.drop)
-    for number, count in enumerate(turn_counts(asked.repeats - asked.drop)):
+    for number, count in enumerate(clocks.turn_counts(asked.repeats - asked.drop)):
         begin = number % len(ways)
-        cells: list[StageCell] = []
+        cells: list[clocks.StageCell] = []
         for way in ways[begin:] + ways[:begin]:
             announce((count + 1) * seconds)
             cells += [
-                StageCell(stage=stage, way=way, figures=Figures.of(samples_ms))
+                clocks.StageCell(stage=stage, way=way, figures=clocks.Figures.of(samples_ms))
                 for stage, samples_ms in _time_iterations(pipeline, way, count).items()
             ]
         yield tuple(cells)
 
 
-def _time_iterations(pipeline: _Pipeline, way: StageMethod, iterations: int) -> dict[Stage, list[float]]:
+def _time_iterations(pipeline: _Pipeline, way: clocks.StageMethod, iterations: int) -> dict[clocks.Stage, list[float]]:
     """Run the pipeline; return the samples of its stages and one of the whole, in ms per iteration.
 
     "synchronised" makes the host wait after each model and reads the host clock. "events" times the models with
     StageTimer, as a user would. "untimed" only times the whole.
     """
     device, first, work, second = pipeline
-    timer, host_ms = StageTimer(device.torch_device), dict[Stage, list[float]]()
+    timer, host_ms = StageTimer(device.torch_device), dict[clocks.Stage, list[float]]()
 
     @contextmanager
-    def time_by_host_clock(stage: Stage) -> Iterator[None]:
+    def time_by_host_clock(stage: clocks.Stage) -> Iterator[None]:
         start_ns = perf_counter_ns()
         yield
         if stage != "work":
             device.synchronize()
         host_ms.setdefault(stage, []).append((perf_counter_ns() - start_ns) / 1e6)
 
-    def time_stage(stage: Stage) -> AbstractContextManager[None]:
+    def time_stage(stage: clocks.Stage) -> AbstractContextManager[None]:
         if way == "untimed":
             return nullcontext()
         return timer.stage(stage) if way == "events" and stage != "work" else time_by_host_clock(stage)

@@ -4,21 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from tputfind.record.clocks import (
-    BOUNDARIES,
-    CONDITIONS,
-    METHODS,
-    STAGE_METHODS,
-    Figures,
-    Methods,
-    Pipeline,
-    Stage,
-    TimingMethod,
-    cell_of,
-    figures_of,
-    stage_figures,
-    turn_counts,
-)
+from tputfind.record import clocks
 from tputfind.record.clocks import Cell as Timed
 from tputfind.record.spec import Spec
 from tputfind.report.document import (
@@ -40,12 +26,14 @@ _LONGEST_STAGE: Final = 17
 """Maximum characters of a model's name in a table; the title has the whole name."""
 
 
-def document(found: Methods | Pipeline) -> Document:
+def document(found: clocks.Methods | clocks.Pipeline) -> Document:
     """Return the tables of one batch or of a pipeline, and the sentences."""
     sentences = (Sentences(found.sentences),) if found.sentences else ()
 
     def tables() -> list[Table]:
-        return [_methods(found.cells), _boundaries(found.cells)] if isinstance(found, Methods) else [_stages(found)]
+        return (
+            [_methods(found.cells), _boundaries(found.cells)] if isinstance(found, clocks.Methods) else [_stages(found)]
+        )
 
     return whole(
         lambda: Document(
@@ -58,10 +46,10 @@ def document(found: Methods | Pipeline) -> Document:
     )
 
 
-def _data(found: Methods | Pipeline) -> Table:
+def _data(found: clocks.Methods | clocks.Pipeline) -> Table:
     """Return one line for each timing method under each condition, or for each stage with each method."""
     specs, keys = (
-        ((found.spec,), ("way", "condition")) if isinstance(found, Methods) else (found.specs, ("stage", "way"))
+        ((found.spec,), ("way", "condition")) if isinstance(found, clocks.Methods) else (found.specs, ("stage", "way"))
     )
     of_all: dict[str, object] = {
         "model": " + ".join(spec.model for spec in specs),
@@ -79,9 +67,9 @@ def _data(found: Methods | Pipeline) -> Table:
     return data_table((*of_all, *keys, *figures, "timings"), lines)
 
 
-def _title(found: Methods | Pipeline) -> str:
+def _title(found: clocks.Methods | clocks.Pipeline) -> str:
     device = found.environment.device_name
-    if isinstance(found, Methods):
+    if isinstance(found, clocks.Methods):
         return f"{_model(found.spec, found.input_shape)}, batch {found.batch_size}, on {device}"
     first, second = (_model(spec, shape) for spec, shape in zip(found.specs, found.input_shapes, strict=True))
     return f"{first}, then CPU work, then {second}, batch {found.batch_size}, on {device}"
@@ -91,10 +79,10 @@ def _model(spec: Spec, input_shape: str) -> str:
     return " ".join((spec.model, spec.dtype, *layout_shown(spec, input_shape), input_shape))
 
 
-def _lead(found: Methods | Pipeline) -> str:
+def _lead(found: clocks.Methods | clocks.Pipeline) -> str:
     kept = found.repeats - found.drop
-    counted = f"mean of {kept} in {len(turn_counts(kept))} turns, after {found.drop} dropped"
-    if isinstance(found, Methods):
+    counted = f"mean of {kept} in {len(clocks.turn_counts(kept))} turns, after {found.drop} dropped"
+    if isinstance(found, clocks.Methods):
         alone = " (the host clock alone: at a stretch)" if found.environment.can.events else ""
         return (
             f"ms a batch: {counted}{alone}; without warm-up of all {found.repeats} in a "
@@ -109,36 +97,37 @@ def _columns(first: str, others: Iterable[str]) -> list[Column]:
 
 def _methods(cells: Sequence[Timed]) -> Table:
     rows = (
-        (Cell(name), *(_timed_cell(cell_of(cells, way, one)) for one in CONDITIONS)) for way, name in METHODS.items()
+        (Cell(name), *(_timed_cell(clocks.cell_of(cells, way, one)) for one in clocks.CONDITIONS))
+        for way, name in clocks.METHODS.items()
     )
-    return table(_columns("method", CONDITIONS.values()), rows)
+    return table(_columns("method", clocks.CONDITIONS.values()), rows)
 
 
 def _boundaries(cells: Sequence[Timed]) -> Table:
     rows = (
         (
             name,
-            _mean(figures_of(cells, way, "warm")),
-            _mean(figures_of(cells, way, "cold")),
+            _mean(clocks.figures_of(cells, way, "warm")),
+            _mean(clocks.figures_of(cells, way, "cold")),
             figure(_first_ms(cells, way)),
         )
-        for way, name in BOUNDARIES.items()
+        for way, name in clocks.BOUNDARIES.items()
     )
-    return table(_columns("boundary", (CONDITIONS["warm"], CONDITIONS["cold"], "first call alone")), rows)
+    return table(_columns("boundary", (clocks.CONDITIONS["warm"], clocks.CONDITIONS["cold"], "first call alone")), rows)
 
 
-def _stages(found: Pipeline) -> Table:
+def _stages(found: clocks.Pipeline) -> Table:
     first, second = (shorten_text(spec.model, _LONGEST_STAGE) for spec in found.specs)
-    stages: dict[Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
+    stages: dict[clocks.Stage, str] = {"first": first, "work": "CPU work", "second": second, "whole": "the whole"}
     rows = (
-        (Cell(name), *(_mean(stage_figures(found.cells, stage, way)) for way in STAGE_METHODS))
+        (Cell(name), *(_mean(clocks.stage_figures(found.cells, stage, way)) for way in clocks.STAGE_METHODS))
         for stage, name in stages.items()
     )
-    return table(_columns("stage", STAGE_METHODS.values()), rows)
+    return table(_columns("stage", clocks.STAGE_METHODS.values()), rows)
 
 
-def _first_ms(cells: Sequence[Timed], way: TimingMethod) -> float | None:
-    cold = figures_of(cells, way, "cold")
+def _first_ms(cells: Sequence[Timed], way: clocks.TimingMethod) -> float | None:
+    cold = clocks.figures_of(cells, way, "cold")
     return None if cold is None else cold.samples_ms[0]
 
 
@@ -148,5 +137,5 @@ def _timed_cell(cell: Timed | None) -> Cell:
     return Cell("not captured" if cell.way == "graph" else "failed")
 
 
-def _mean(figures: Figures | None) -> Cell:
+def _mean(figures: clocks.Figures | None) -> Cell:
     return figure(None if figures is None else figures.mean_ms)
