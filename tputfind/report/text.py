@@ -3,27 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from tputfind.analysis import recipes
-from tputfind.analysis.answers import (
-    KNEE_SHARE,
-    PROVISIONAL_SHARE,
-    Answer,
-    answers,
-    fastest,
-    format_latency,
-    format_rate,
-    knee,
-    none_within_slo,
-    peak_bytes,
-    ran_in_all_processes,
-    reach,
-    scatter,
-    sizes_that_divide,
-    threads,
-    throughput_interval,
-    to_deploy,
-    too_late,
-)
+from tputfind.analysis import answers, recipes
 from tputfind.record import identity
 from tputfind.record.record import Edge, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
@@ -48,7 +28,7 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
 }
 
 
-_MARKS: Final[dict[Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
+_MARKS: Final[dict[answers.Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "step": "Run with"}
 """The label of the first answer."""
 
@@ -79,7 +59,7 @@ def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
 
 def device_of(record: Record) -> str:
     """Return the name of a record's device, for a processor with the number of compute threads."""
-    count, name = threads(record), record.environment.device_name
+    count, name = answers.threads(record), record.environment.device_name
     name = (
         f"{name} ({record.environment.device})"
         if record.spec.busy_devices > 1 or record.spec.device.partition(":")[2] not in ("", "0")
@@ -95,12 +75,12 @@ def failure_of(row: Row) -> str:
 
 def marks(record: Record, row: Row) -> str:
     """Return the marks of the answers that a row gives; ``legend`` explains them."""
-    return "".join(_MARKS[name] for name, answer in answers(record) if answer is row)
+    return "".join(_MARKS[name] for name, answer in answers.answers(record) if answer is row)
 
 
 def legend(record: Record) -> str:
     """Return the meaning of the marks on a record's rows."""
-    return ", ".join(f"{_MARKS[name]} {name}" for name, _ in answers(record))
+    return ", ".join(f"{_MARKS[name]} {name}" for name, _ in answers.answers(record))
 
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
@@ -142,7 +122,7 @@ def record_names(records: Sequence[Record]) -> list[str]:
 def code(records: Sequence[Record]) -> list[str]:
     """Return the lines of Python that run the best of a model's recipes."""
     best = recipes.best_of(records)
-    return [] if best is None else list(snippet.lines(best[0], (to_deploy(best[0]) or best[1]).batch_size))
+    return [] if best is None else list(snippet.lines(best[0], (answers.to_deploy(best[0]) or best[1]).batch_size))
 
 
 def tracebacks(records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -166,14 +146,18 @@ def _failure_title(failures: Sequence[tuple[Record, int, str]]) -> str:
 
 def summary(record: Record) -> list[tuple[str, str]]:
     """Return the answers of a record, each a label and a text."""
-    best, bend = fastest(record.rows), knee(record.rows)
+    best, bend = answers.fastest(record.rows), answers.knee(record.rows)
     return [
         *([(TO_USE[record.spec.phase], _deploy(record, best))] if best else []),
         ("Largest batch", _largest(record)),
         *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
         ("Fastest batch", _row_text(record, best)),
         *([("Effective", _effective(record))] if record.spec.effective_batch else []),
-        *([("Knee", f"{_row_text(record, bend)}, the smallest with {KNEE_SHARE:.0%} of the best")] if bend else []),
+        *(
+            [("Knee", f"{_row_text(record, bend)}, the smallest with {answers.KNEE_SHARE:.0%} of the best")]
+            if bend
+            else []
+        ),
         *([("Scaling", scaling)] if (scaling := _scaling(record)) else []),
         *([("Took", _duration_text(record))] if record.wall_s else []),
     ]
@@ -191,26 +175,26 @@ def _scaling(record: Record) -> str:
 
 def _deploy(record: Record, best: Row) -> str:
     """Return the batch to deploy, with its costs and savings compared to the fastest."""
-    spec, row = record.spec, to_deploy(record)
+    spec, row = record.spec, answers.to_deploy(record)
     if row is None:
-        return f"no batch {none_within_slo([record])}"
+        return f"no batch {answers.none_within_slo([record])}"
     percent = 50 if spec.slo_ms is None else spec.percentile
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
-    peak, rate = peak_bytes(record, row), row.samples_per_s or 0.0
+    peak, rate = answers.peak_bytes(record, row), row.samples_per_s or 0.0
     limit = "" if spec.slo_ms is None else f" within --slo {spec.slo_ms:g} ms"
     doubt = doubt_of(record, (row, best))
     figures = [
-        f"{doubt}batch {row.batch_size}: {format_rate(record, row)} samples/s",
+        f"{doubt}batch {row.batch_size}: {answers.format_rate(record, row)} samples/s",
         *(["the fastest"] if row is best else []),
-        *([] if latency_ms is None else [f"p{percent:g} {format_latency(record, row, latency_ms)} ms{limit}"]),
+        *([] if latency_ms is None else [f"p{percent:g} {answers.format_latency(record, row, latency_ms)} ms{limit}"]),
         *([] if peak is None else [format_bytes(peak)]),
     ]
-    if row is best or scatter((row, best)) > ROUGH:
+    if row is best or answers.scatter((row, best)) > ROUGH:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
     beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
     faster = [one for one in record.rows if (one.samples_per_s or 0.0) > rate]
-    unknown = any(percentile(one.latency_ms, percent) is None and not too_late(spec, one) for one in faster)
+    unknown = any(percentile(one.latency_ms, percent) is None and not answers.too_late(spec, one) for one in faster)
     left_out = (
         f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
@@ -220,29 +204,29 @@ def _deploy(record: Record, best: Row) -> str:
 def _effective(record: Record) -> str:
     """Return the batch size and accumulation that reach the effective batch the fastest."""
     spec, size = record.spec, record.spec.effective_batch or 0
-    reached = reach(record, size)
+    reached = answers.reach(record, size)
     if reached is None:
         largest = record.largest_batch or size
-        others = [each for each in sizes_that_divide(spec, largest) if record.row(each) is None]
+        others = [each for each in answers.sizes_that_divide(spec, largest) if record.row(each) is None]
         advice = f": --batch-sizes {','.join(map(str, others))} times some" if others else ""
         return f"{size} a step: no batch size that was timed divides it and leaves room for gradients{advice}"
     row, times, devices = reached.row, reached.accumulate, reached.devices
     parts = [f"batch {row.batch_size}", *([f"{times} accumulated"] if times > 1 else [])]
     parts += [f"{devices} devices"] if devices > 1 else []
     least, most = ("at least ", "at most ") if reached.repeats > 1 else ("", "")
-    figures = f"{least}{format_rate(record, row)} samples/s, {most}{format_figure(reached.step_ms)} ms a step"
+    figures = f"{least}{answers.format_rate(record, row)} samples/s, {most}{format_figure(reached.step_ms)} ms a step"
     more = f"; --accumulate {times} --batch-sizes {row.batch_size} measures it" if reached.repeats > 1 else ""
     return f"{size} a step: {doubt_of(record, (row,))}{' x '.join(parts)}, {figures}{more}"
 
 
 def doubt_of(record: Record, rows: Sequence[Row]) -> str:
     """Return a prefix for an answer that rests on uncertain or incomplete rows; else an empty string."""
-    widest = scatter(rows)
+    widest = answers.scatter(rows)
     if widest > ROUGH:
         return f"not known, rates scatter by {widest:.0%}; best guess "
-    if widest > PROVISIONAL_SHARE:
+    if widest > answers.PROVISIONAL_SHARE:
         return f"provisional, rates scatter by {widest:.0%}; "
-    short = [len(row.timings) for row in rows if not ran_in_all_processes(record, row)]
+    short = [len(row.timings) for row in rows if not answers.ran_in_all_processes(record, row)]
     if short:
         return f"provisional, timed in {min(short)} of {record.spec.row_processes} processes; "
     rival = _rival(record, max(rows, key=lambda row: row.samples_per_s or 0.0))
@@ -252,8 +236,8 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
 def _rival(record: Record, best: Row) -> Row | None:
     """Return a larger batch with an interval so wide that it may beat the fastest; None if there is no such batch."""
     larger = [row for row in record.rows if row.batch_size > best.batch_size]
-    known = [(interval, row) for row in larger if (interval := throughput_interval(row)) is not None]
-    unsure = [(interval.high, row) for interval, row in known if interval.half_width > PROVISIONAL_SHARE]
+    known = [(interval, row) for row in larger if (interval := answers.throughput_interval(row)) is not None]
+    unsure = [(interval.high, row) for interval, row in known if interval.half_width > answers.PROVISIONAL_SHARE]
     faster = [row for high_per_s, row in unsure if high_per_s > (best.samples_per_s or 0.0)]
     return max(faster, key=lambda row: row.samples_per_s or 0.0, default=None)
 
@@ -327,9 +311,9 @@ def _safe(record: Record, safe: Edge) -> str:
 def _row_text(record: Record, row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
-    width = scatter([row])
-    return f"{row.batch_size}, {format_rate(record, row)} samples/s" + (
-        f", known to within {width:.0%}" if width > PROVISIONAL_SHARE else ""
+    width = answers.scatter([row])
+    return f"{row.batch_size}, {answers.format_rate(record, row)} samples/s" + (
+        f", known to within {width:.0%}" if width > answers.PROVISIONAL_SHARE else ""
     )
 
 

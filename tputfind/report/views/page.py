@@ -5,19 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tputfind.analysis import recipes
-from tputfind.analysis.answers import (
-    KNEE_SHARE,
-    answers,
-    fastest,
-    format_latency,
-    format_rate,
-    knee,
-    known_interval,
-    largest_of,
-    peak_bytes,
-    to_deploy,
-)
+from tputfind.analysis import answers, recipes
 from tputfind.analysis.notices import shown_notices
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
@@ -223,7 +211,7 @@ def _rows_and_remarks(record: Record) -> Iterator[tuple[Row, bool, str]]:
 
     The answers are computed once, since each depends on all rows.
     """
-    best, found = answers(record), shown_notices(record)
+    best, found = answers.answers(record), shown_notices(record)
     for row in record.rows:
         if row.failure is not None:
             yield row, False, failure_line(row.failure)
@@ -242,7 +230,7 @@ def trials_table(named: Named) -> Table:
             Cell("passed" if trial.failure is None else failure_line(trial.failure)),
             Cell(f"{trial.seconds:.1f}", trial.seconds),
             figure(trial.step_ms),
-            Cell() if (peak := peak_bytes(record, trial)) is None else Cell(format_bytes(peak), peak),
+            Cell() if (peak := answers.peak_bytes(record, trial)) is None else Cell(format_bytes(peak), peak),
         )
         for name, record in named
         for trial in record.trials
@@ -265,8 +253,8 @@ def side_by_side(named: Named) -> Table:
 
 
 def _beside(name: str, record: Record) -> tuple[Cell, ...]:
-    row, best, edge = to_deploy(record), fastest(record.rows), record.edge
-    peak = peak_bytes(record, row) if row else None
+    row, best, edge = answers.to_deploy(record), answers.fastest(record.rows), record.edge
+    peak = answers.peak_bytes(record, row) if row else None
     figures = [column for shown, column in columns.shown_in("any") if shown.heading in _BESIDE]
     return (
         Cell(name),
@@ -274,7 +262,7 @@ def _beside(name: str, record: Record) -> tuple[Cell, ...]:
         *(Cell(*column.cell(record, row)) if row else Cell() for column in figures),
         Cell() if peak is None else Cell(format_bytes(peak), peak),
         count(best.batch_size if best else None),
-        Cell(largest_of(edge), edge.largest_batch if edge else None),
+        Cell(answers.largest_of(edge), edge.largest_batch if edge else None),
     )
 
 
@@ -301,7 +289,7 @@ def groups(records: Sequence[Record]) -> tuple[Document, ...]:
     for work in works:
         together = [record for record in records if identity.work_key(record) == work]
         best = recipes.best_of(together)
-        row = to_deploy(best[0]) if best else None
+        row = answers.to_deploy(best[0]) if best else None
         if best and row:
             spec, device = best[0].spec, best[0].environment.device_name
             heading = f"{spec.model} {spec.dtype} on {device}" if len(works) > 1 else ""
@@ -317,14 +305,18 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
     yield Tile(
         label=_BATCH_TO_USE[record.spec.phase],
         figure=str(row.batch_size),
-        note=_deploy_reason(record, row, fastest(record.rows) or row),
+        note=_deploy_reason(record, row, answers.fastest(record.rows) or row),
     )
-    yield Tile(label="Throughput", figure=format_rate(record, row), unit="samples/s", note=_rate_note(record, row))
+    yield Tile(
+        label="Throughput", figure=answers.format_rate(record, row), unit="samples/s", note=_rate_note(record, row)
+    )
     latency_ms, slowest_ms = (percentile(row.latency_ms, percent) for percent in (50, 99))
     if latency_ms is not None:
-        slowest = "" if slowest_ms is None else f"p99 {format_latency(record, row, slowest_ms)} ms"
-        yield Tile(label="Latency, p50", figure=format_latency(record, row, latency_ms), unit="ms", note=slowest)
-    peak, total = peak_bytes(record, row), record.environment.memory_total_bytes
+        slowest = "" if slowest_ms is None else f"p99 {answers.format_latency(record, row, slowest_ms)} ms"
+        yield Tile(
+            label="Latency, p50", figure=answers.format_latency(record, row, latency_ms), unit="ms", note=slowest
+        )
+    peak, total = answers.peak_bytes(record, row), record.environment.memory_total_bytes
     if peak is not None:
         figure, unit = format_bytes(peak).split(" ")
         of = "" if total is None else f"of {format_bytes(total)}"
@@ -338,13 +330,13 @@ def _deploy_reason(record: Record, row: Row, best: Row) -> str:
         return doubt.partition(";")[0]
     if record.spec.slo_ms is not None:
         return f"the fastest with p{record.spec.percentile:g} within {record.spec.slo_ms:g} ms"
-    if row is knee(record.rows):
-        return f"the smallest with {KNEE_SHARE:.0%} of the best throughput"
+    if row is answers.knee(record.rows):
+        return f"the smallest with {answers.KNEE_SHARE:.0%} of the best throughput"
     return "the only batch size that was timed"
 
 
 def _rate_note(record: Record, row: Row) -> str:
-    interval, best = known_interval(record, row), fastest(record.rows)
+    interval, best = answers.known_interval(record, row), answers.fastest(record.rows)
     parts = [] if interval is None else [f"± {format_width(interval.half_width)} %"]
     if best is not None and best is not row:
         share = (row.samples_per_s or 0.0) / (best.samples_per_s or 1.0)
