@@ -7,15 +7,8 @@ import torch
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
+from tputfind.worker.devices import cuda_allocator
 from tputfind.worker.devices.accelerator import SHORT_BYTES, Accelerator, Events, left_for_allocator
-from tputfind.worker.devices.cuda_allocator import (
-    Recorder,
-    allocator_conf,
-    apply_conf,
-    is_expandable,
-    once_before_every_module,
-    switch_segments,
-)
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
 
@@ -39,8 +32,8 @@ class Cuda(Accelerator):
             health=nvidia,  # by NVML
         )
         super().__init__("cuda", index, can)
-        self._conf = allocator_conf()
-        self._recorder: Recorder | None = None
+        self._conf = cuda_allocator.allocator_conf()
+        self._recorder: cuda_allocator.Recorder | None = None
 
     def test_clocks(self) -> None:
         """Do nothing: CUDA events were tested against kernels of known duration (tests/gpu/test_timing.py)."""
@@ -68,8 +61,8 @@ class Cuda(Accelerator):
     def choose_allocator(self, name: str | None) -> None:
         """Use native or expandable segments, whatever the environment says; None changes nothing."""
         if name is not None:
-            self._conf = switch_segments(self._conf, expandable=name == "expandable")
-            apply_conf(self._conf)
+            self._conf = cuda_allocator.switch_segments(self._conf, expandable=name == "expandable")
+            cuda_allocator.apply_conf(self._conf)
 
     def refusal(self, dtype: str) -> str | None:
         """Return why the GPU cannot compute in ``dtype``: TF32 and bfloat16 need compute capability 8.0."""
@@ -94,13 +87,13 @@ class Cuda(Accelerator):
         """Record the allocator's requests, and the memory outside it that the first step loads."""
         if not self.capabilities.allocator_trace:
             return
-        expandable = is_expandable(self._conf)
+        expandable = cuda_allocator.is_expandable(self._conf)
         if self._outside_before_bytes is None or expandable is None:
             return
-        self._recorder = recorder = Recorder(self._index, expandable=expandable)
+        self._recorder = recorder = cuda_allocator.Recorder(self._index, expandable=expandable)
         recorder.outside(self._outside_bytes())
         if self._limit_bytes is None and self._by_module:
-            once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
+            cuda_allocator.once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
         """Return the allocator's requests and the memory outside it; None without ``record_allocations``."""
