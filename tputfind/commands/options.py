@@ -128,13 +128,7 @@ SIZE: Final = (
     ),
     Option(REQUESTS, "subtract this time of the network from --slo", "TIME", name="network", default="0"),
     Option(SERVER, "batch requests as this server does", get_args(Batcher), name="batcher", default="greedy"),
-    Option(
-        SERVER,
-        "let the batcher wait this long for more requests",
-        "TIME",
-        name="delay",
-        default="the server's",
-    ),
+    Option(SERVER, "let the batcher wait this long for more requests", "TIME", name="delay", default="the server's"),
     Option(
         SERVER,
         "add the server's time per batch and per request, such as 0.5ms+0.05ms; mosec or litserve: as measured",

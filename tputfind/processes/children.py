@@ -318,12 +318,7 @@ class Children:
         return folder
 
     def _read_answers(
-        self,
-        control: Connection,
-        answers: int,
-        output: IO[bytes],
-        answer_type: type[Answer],
-        timeout_s: float | None,
+        self, control: Connection, answers: int, output: IO[bytes], answer_type: type[Answer], timeout_s: float | None
     ) -> Generator[Answer]:
         """Yield the answers, then wait for the child's end; raise ChildFailed if it ended before its last answer."""
         failure: Failure | None = None

@@ -221,10 +221,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     fresh_inputs: Annotated[
         bool,
         TOLD,
-        Option(
-            WHAT,
-            "let an input function make all samples; else a large batch repeats the samples of a small one",
-        ),
+        Option(WHAT, "let an input function make all samples; else a large batch repeats the samples of a small one"),
     ] = False
     batch_sizes: Annotated[
         _Sizes | None,
@@ -337,8 +334,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
         Transfer,
         WORK,
         Option(
-            HOW,
-            "include copies of inputs from pinned memory (h2d), and of outputs to it (both); they overlap compute",
+            HOW, "include copies of inputs from pinned memory (h2d), and of outputs to it (both); they overlap compute"
         ),
     ] = "none"
     soak: Annotated[

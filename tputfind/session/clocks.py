@@ -130,11 +130,7 @@ def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: P
 
 
 def _time_in_one_process(
-    asked: Asked,
-    planned: Sequence[Loop],
-    children: Children,
-    progress: Progress | None = None,
-    expected_s: float = 0.0,
+    asked: Asked, planned: Sequence[Loop], children: Children, progress: Progress | None = None, expected_s: float = 0.0
 ) -> tuple[list[Cell], bool]:
     """Time methods in one process; return a cell for each, and whether copies or a graph may have ended the process.
 

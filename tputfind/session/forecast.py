@@ -48,12 +48,7 @@ _ERRORS: Final = ((_NEAR, 0.03), (2.0, 0.1), (math.inf, 0.2))
 _ERROR_ON_FAKE: Final = {"infer": 0.2, "train": 0.05}
 """Stated error of forecasts on fake tensors, by phase; the errors in benchmarks were smaller."""
 _KINDS: Final = ("gradients", "optimizer", "libraries")
-_NARROWER: Final[dict[Dtype, Dtype]] = {
-    "fp32": "amp-bf16",
-    "tf32": "amp-bf16",
-    "amp-fp16": "bf16",
-    "amp-bf16": "bf16",
-}
+_NARROWER: Final[dict[Dtype, Dtype]] = {"fp32": "amp-bf16", "tf32": "amp-bf16", "amp-fp16": "bf16", "amp-bf16": "bf16"}
 """The narrower dtype in which a training is also forecast."""
 _ENDLESS: Final = Memory(2**60)
 
@@ -119,13 +114,7 @@ def read_memories(memory: object) -> tuple[tuple[int, ...], str]:
 
 
 def forecast_with(
-    spec: Spec,
-    memories: Sequence[int],
-    children: Children,
-    progress: Progress,
-    command: str,
-    *,
-    on_fake: bool = False,
+    spec: Spec, memories: Sequence[int], children: Children, progress: Progress, command: str, *, on_fake: bool = False
 ) -> Forecasts:
     """Forecast the largest batch for devices with these bytes of memory; the result records ``command``.
 

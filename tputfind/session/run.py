@@ -35,11 +35,7 @@ class Measured(NamedTuple):
 
 
 def measure(
-    record: Record,
-    children: Children,
-    record_file: files.RecordFile,
-    progress: Progress,
-    first: Sequence[int] = (),
+    record: Record, children: Children, record_file: files.RecordFile, progress: Progress, first: Sequence[int] = ()
 ) -> Measured:
     """Search, time and record; the record is saved after every stage, so that an early end loses nothing.
 

@@ -338,12 +338,7 @@ def _run(operations: Sequence[_Operation], tensor: torch.Tensor) -> None:
 
 
 def _trunc_normal(  # noqa: PLR0917  # the signature of torch's own
-    tensor: torch.Tensor,
-    mean: float,
-    std: float,
-    a: float,
-    b: float,
-    generator: torch.Generator | None = None,
+    tensor: torch.Tensor, mean: float, std: float, a: float, b: float, generator: torch.Generator | None = None
 ) -> torch.Tensor:
     """Draw from a truncated normal distribution by its inverse, since torch's own function skips meta tensors."""
 

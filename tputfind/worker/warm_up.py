@@ -29,13 +29,7 @@ class WarmUp(NamedTuple):
 
 
 def warm_up(
-    device: Device,
-    step: Callable[[], object],
-    announce: Announce,
-    *,
-    steps: int,
-    window_s: float,
-    max_seconds: float,
+    device: Device, step: Callable[[], object], announce: Announce, *, steps: int, window_s: float, max_seconds: float
 ) -> WarmUp:
     """Take at least ``steps`` untimed steps, for 0.5 to 4 times ``window_s``, until batch times have settled.
 

@@ -72,12 +72,7 @@ class Workload:
     """The model of a spec, built and resident on a device, for inference or training; ``batch`` makes its batches."""
 
     def __init__(
-        self,
-        spec: Spec,
-        device: torch.device,
-        doing: Callable[[str], None] = lambda _: None,
-        *,
-        filled: bool = True,
+        self, spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None, *, filled: bool = True
     ) -> None:
         """Build the model on the device, or build and convert it on the host and then move it.
 

@@ -37,9 +37,7 @@ def document(found: clocks.Methods | clocks.Pipeline) -> Document:
 
     return whole(
         lambda: Document(
-            title=_title(found),
-            lead=_lead(found),
-            sections=(*sections_of("the table", tables), *sentences),
+            title=_title(found), lead=_lead(found), sections=(*sections_of("the table", tables), *sentences)
         ),
         source=found,
         data=partial(_data, found),

@@ -104,12 +104,7 @@ MODULES: Final = {"hpu": "habana_frameworks.torch"}
 
 
 SHORT_BYTES: Final = 256 * 2**20
-_HALVES: Final = {
-    "fp16": torch.float16,
-    "amp-fp16": torch.float16,
-    "bf16": torch.bfloat16,
-    "amp-bf16": torch.bfloat16,
-}
+_HALVES: Final = {"fp16": torch.float16, "amp-fp16": torch.float16, "bf16": torch.bfloat16, "amp-bf16": torch.bfloat16}
 _HINT: Final = "tputfind devices lists what is here"
 
 

@@ -131,8 +131,7 @@ def read_factory_result(spec: Spec, made: object, inputs: Call | None) -> tuple[
         raise UnknownModel(f"{spec.model} returned nothing", RETURN)
     is_function = callable(made) and not isinstance(made, type)
     raise UnknownModel(
-        f"{spec.model} returned {type(made).__name__}, not a module",
-        _TAKES_SIZE if is_function else RETURN,
+        f"{spec.model} returned {type(made).__name__}, not a module", _TAKES_SIZE if is_function else RETURN
     )
 
 
