@@ -111,6 +111,14 @@ def set_fp32_arithmetic(*, tf32: bool) -> None:
 
 def seed_all(seed: int) -> None:
     """Seed the random number generators of torch, Python and numpy."""
-    torch.manual_seed(seed)
+    seed_torch(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002  # the generator that users' input functions use
+
+
+def seed_torch(seed: int) -> None:
+    """Seed the random number generators of torch on the host and, if there is one, on the accelerator."""
+    # For each kind of accelerator that has not started, torch.manual_seed formats the stack of its caller. It keeps the
+    # lines of all those files, which are memory of a trial.
+    seed_generators = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+    seed_generators(seed)

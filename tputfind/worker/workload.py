@@ -41,7 +41,14 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import mode_class
 from tputfind.worker.placing import Placement, build, check_host_memory
-from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_fp32_arithmetic, set_on_import
+from tputfind.worker.settings import (
+    changed_settings,
+    read_settings,
+    seed_all,
+    seed_torch,
+    set_fp32_arithmetic,
+    set_on_import,
+)
 from tputfind.worker.structures import drain_value, is_of_torch, tensors_of
 
 _WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
@@ -318,7 +325,7 @@ class Workload:
                 inputs = self._repeat_samples(batch_size, draw) or self._make_in_full(batch_size, draw)
                 self._doing("")
             else:
-                torch.manual_seed(seed_of(self._spec, batch_size, draw))
+                seed_torch(seed_of(self._spec, batch_size, draw))
                 inputs = _Made(tree_map(lambda value: self._draw_input(value, batch_size), self._wanted))
         return inputs
 
