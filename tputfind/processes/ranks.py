@@ -202,7 +202,9 @@ class Job:
                 )
             seen = answer.environment
             if not self._spec.has_instances:
-                whole = msgspec.structs.replace(seen, others=tuple(_device_of(other.environment) for other in others))
+                devices = [other.environment for other in others]
+                beside = msgspec.convert(devices, tuple[RankDevice, ...], from_attributes=True)
+                whole = msgspec.structs.replace(seen, others=beside)
             else:  # each has a part of the same device
                 device = seen.device if self._spec.device == "auto" else self._spec.device
                 whole = msgspec.structs.replace(seen, device=device, cpu_count=len(device_cores(device) or here()))
@@ -213,10 +215,6 @@ class Job:
         if failing is not None:
             return _add_rank(failing[1], self._who(failing[0]))
         return take_highest_peaks(answer, others)
-
-
-def _device_of(environment: Any) -> RankDevice:
-    return RankDevice(**{name: getattr(environment, name) for name in RankDevice.__struct_fields__})
 
 
 def _part_of(answer: Any) -> tuple[str, Any]:

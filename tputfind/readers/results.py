@@ -14,7 +14,7 @@ from tputfind.analysis.race import Race, decode_race
 from tputfind.errors import TputfindError
 from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
-from tputfind.record.environment import Environment
+from tputfind.record.environment import unknown_environment
 from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
@@ -91,7 +91,5 @@ def _restore_outcome(outcome: Outcome) -> Outcome:
 
 
 def _record_of(model: str) -> Record:
-    environment = Environment(
-        device="", device_name="", torch="", python="", host="", cpu_name="", cpu_count=0, torch_threads=0
-    )
-    return Record(tputfind="", command="", started="", spec=Spec(model=model), environment=environment, input_shape="")
+    spec, environment = Spec(model=model), unknown_environment()
+    return Record(tputfind="", command="", started="", spec=spec, environment=environment, input_shape="")

@@ -1,6 +1,6 @@
 """The environment of a record: the device, its capabilities and the software."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -130,3 +130,9 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
         if self.capabilities is not None:
             return self.capabilities
         return _OF_CPU if self.device == "cpu" else _OF_CUDA
+
+
+def unknown_environment(device: str = "", device_name: str = "", host: str = "") -> Environment:
+    """Return the environment of a device that did not answer, of which no more is known than this."""
+    blank: dict[str, Any] = dict.fromkeys(("torch", "python", "cpu_name"), "")
+    return Environment(device=device, device_name=device_name, host=host, cpu_count=0, torch_threads=0, **blank)

@@ -12,7 +12,7 @@ import msgspec
 
 from tputfind.errors import BadRecord, ModelFailed, NoSuchDevice, OutOfTime, TputfindError
 from tputfind.record import identity
-from tputfind.record.environment import Environment
+from tputfind.record.environment import unknown_environment
 from tputfind.record.record import FailureKind, Notice, Record, decode_record
 from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.untrusted import printable_json, wrong_json
@@ -60,21 +60,6 @@ def unlike(record: Record, first: Record | None) -> Iterator[Notice]:
             cause="the nodes of the cluster were not installed alike",
             advice="install the same on all nodes: else a difference of devices may be one of software",
         )
-
-
-def unknown_environment(place: ClusterPlace, address: str) -> Environment:
-    """Return the environment of a node that did not answer: its address, and the kind of the requested device."""
-    name = place.kind or place.resource
-    return Environment(
-        device=place.device,
-        device_name=name,
-        torch="",
-        python="",
-        host=address,
-        cpu_name="",
-        cpu_count=0,
-        torch_threads=0,
-    )
 
 
 MOST_STARTS: Final = 4
@@ -366,7 +351,7 @@ class Jobs:
             command=identity.placed_command(self._command, job.place.kind, address or "unknown"),
             started=now(),
             spec=job.spec,
-            environment=unknown_environment(job.place, address),
+            environment=unknown_environment(job.place.device, job.place.kind or job.place.resource, address),
             input_shape="",
             caveats=tuple(ran_again(state.starts)),
         )
