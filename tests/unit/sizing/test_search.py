@@ -207,6 +207,17 @@ def test_judgements_have_two_hundred_late_requests_or_more(simulated):
     assert {2, 3} <= judged
 
 
+def test_batch_limit_whose_batches_alone_are_late_is_not_judged(simulated):
+    """2 % of batches of 4 take 45 ms, and of 3, by interpolation, more than the target of 30 ms."""
+    simulations = simulated(lambda _, cap, __: 10 + 1 / cap)
+    small, large = record({1: 5.0, 4: 5.2}).rows
+    spans = (5.2,) * 98 + (1.5 * TARGET_MS,) * 2
+    large = msgspec.structs.replace(large, timings=(Timing(device_ms=spans, latency_ms=spans),))
+    plan(msgspec.structs.replace(record(), rows=(small, large)), wanted())
+    judged = {cap for _, cap, rate, least in simulations.made if rate == 1.0 and least >= LATE_REQUESTS / 0.011}
+    assert judged == {2}
+
+
 def test_the_batch_limit_that_bears_more_traffic_best_is_taken(simulated):
     more = {1: 22.0, 2: 21.0, 3: 23.0, 4: 23.0}
     simulated(lambda devices, cap, rate: more[cap] if rate > 1 else 20.0)

@@ -67,6 +67,8 @@ _MOST_PARTS: Final = 100
 """Requests that even the largest batch splits into more are not simulated."""
 _MOST_SAMPLES_QUICK, _MOST_SAMPLES = 10_000_000, 2_000_000
 """Maximum samples of a judgement, if each is batched by itself."""
+_NEARLY_ALL: Final = 0.999
+"""Fraction of samples in too slow batches above which the target cannot be met by more than chance."""
 _EXACTLY: Final = 250
 """The number of devices is exact to one in this many."""
 _SECOND_STEP: Final = 32
@@ -216,15 +218,32 @@ class Search:
         Its rate is ``rate_per_s``, or the demand's.
         """
         target_ms = margin * self.demand.target_ms
-        return self._may(devices, rate_per_s or self.demand.rate_per_s, lambda pilot: pilot.tail_ms <= target_ms)
+
+        def is_within(pilot: Simulated) -> bool:
+            return pilot.outcome.tail_ms <= target_ms and not self._is_too_slow(pilot, target_ms)
+
+        return self._may(devices, rate_per_s or self.demand.rate_per_s, is_within)
 
     def may_have_late(self, devices: int, times: float) -> bool:
         """Whether a pilot of this many devices has at most ``times`` the allowed late requests."""
         late = times * self.demand.goal.late
-        return self._may(devices, self.demand.rate_per_s, lambda pilot: pilot.late <= late)
+        return self._may(devices, self.demand.rate_per_s, lambda pilot: pilot.outcome.late <= late)
 
-    def _may(self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool]) -> bool:
-        return any(is_enough(pilot.outcome) for pilot in self._rank_candidates(devices, rate_per_s, is_enough))
+    def _may(self, devices: int, rate_per_s: float, is_enough: Callable[[Simulated], bool]) -> bool:
+        return any(is_enough(pilot) for pilot in self._rank_candidates(devices, rate_per_s, is_enough))
+
+    def _is_too_slow(self, one: Simulated, target_ms: float) -> bool:
+        """Whether the times of the batches alone exceed the target as often as allowed, however short the queue.
+
+        This is so if nearly all samples were in batches of sizes with such times.
+        """
+        samples = too_slow = 0
+        for size, often in one.sizes[0].items():
+            samples += size * often
+            curve_ms = self.service.curve_ms(size, 0)
+            within = int(np.searchsorted(curve_ms, target_ms - self.demand.overhead_per_answer_ms, "right"))
+            too_slow += size * often * (len(curve_ms) - within >= self.demand.goal.late * len(curve_ms) * (1 - 1e-9))
+        return too_slow > _NEARLY_ALL * samples
 
     def best(self, devices: int) -> Simulated:
         """Return the outcome of a number of devices with the first batch limit that meets the target, or with the best.
@@ -337,6 +356,8 @@ class Search:
 
     def _can_tell(self, pilot: Simulated, most: float) -> bool:
         devices, cap, tail_ms = pilot.outcome.devices, pilot.outcome.batch_cap, pilot.outcome.tail_ms
+        if self._is_too_slow(pilot, self.demand.target_ms):
+            return False
         return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, CELL, tail_ms)
 
     def outcome_under_more_traffic(self, outcome: Outcome) -> Outcome:
@@ -396,7 +417,7 @@ class Search:
         return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
     def _rank_candidates(
-        self, devices: int, rate_per_s: float, is_enough: Callable[[Outcome], bool] | None = None
+        self, devices: int, rate_per_s: float, is_enough: Callable[[Simulated], bool] | None = None
     ) -> list[Simulated]:
         """Return pilots of this many devices, the best first, up to the first that is good enough.
 
@@ -416,7 +437,7 @@ class Search:
         while places:
             for place in dict.fromkeys(places):
                 self._try(devices, caps, place, rate_per_s, found)
-                if is_enough is not None and is_enough(found[place].outcome):
+                if is_enough is not None and is_enough(found[place]):
                     step = 0
                     break
             least = _minima({place: _merit_of_pilot(pilot) for place, pilot in found.items()})[:_MINIMA]
