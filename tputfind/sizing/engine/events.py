@@ -7,13 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from heapq import heappop, heappush
-from itertools import chain
 from math import inf
 from random import Random
 from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """One queue for all devices, or a queue per device and how the router picks one."""
@@ -63,13 +59,14 @@ class Device:
 class Answers:
     """The requests of each batch, and those refused. Answers of a device go out one by one, ``each_ms`` apart.
 
-    ``samples`` are those of each item if requests stay whole; None if each item is one sample.
+    ``batches`` are the requests of each batch, and ``from_ms`` the times from which they are answered. ``samples`` are
+    those of each item if requests stay whole; None if each item is one sample.
     """
 
     def __init__(self, samples: Sequence[int] | None, each_ms: float) -> None:
         self.samples, self.each_ms = samples, each_ms
         self.refused = list[int]()
-        self._batches, self._from_ms = list[Sequence[int]](), list[float]()
+        self.batches, self.from_ms = list[Sequence[int]](), list[float]()
 
     def size(self, batch: Sequence[int]) -> int:
         """Return the samples of a batch."""
@@ -80,21 +77,8 @@ class Answers:
         if self.each_ms:
             end = max(end, device.answered)
             device.answered = end + self.each_ms * len(batch)
-        self._batches.append(batch)
-        self._from_ms.append(end)
-
-    def by_request(self, requests: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return the answer time of each request, with the last of its items, and a batch that it was in."""
-        items = np.fromiter(map(len, self._batches), np.int64, len(self._batches))
-        batched = np.fromiter(chain.from_iterable(self._batches), np.int64, int(items.sum()))
-        ends, batch_of = np.repeat(self._from_ms, items), np.full(requests, -1)
-        if self.each_ms:
-            ends += self.each_ms * (np.arange(1, len(ends) + 1) - np.repeat(np.cumsum(items) - items, items))
-        done = np.full(requests, -1.0)
-        np.maximum.at(done, batched, ends)
-        done[self.refused] = inf
-        batch_of[batched] = np.repeat(np.arange(len(items)), items)
-        return done, batch_of
+        self.batches.append(batch)
+        self.from_ms.append(end)
 
 
 class Station:

@@ -94,7 +94,7 @@ def serve(
     advance(inf)
     batches = np.fromiter(chain.from_iterable(log), np.float64, 5 * len(log)).reshape(-1, 5)
     in_one_batch = items is None and server.per_answer_ms == 0
-    done_ms, batch_of = answers.by_request(len(arrivals))
+    done_ms, batch_of = _answers_by_request(answers, len(arrivals))
     return Served(done_ms, batches, batch_of if in_one_batch else None)
 
 
@@ -160,3 +160,17 @@ def exact_times(arrivals: NDArray[np.float64], fleet: Sequence[Kind], server: Se
     each_ms = server.per_answer_ms * most + max(kind.service.overheads.per_request_ms for kind in fleet) * most
     batches = 1 if server.is_whole else max(1, -(-most // min(kind.cap for kind in fleet)))
     return without_idle(arrivals, alone_ms * batches + each_ms, server.window_ms)
+
+
+def _answers_by_request(answers: Answers, requests: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the answer time of each request, with the last of its items, and a batch that it was in."""
+    items = np.fromiter(map(len, answers.batches), np.int64, len(answers.batches))
+    batched = np.fromiter(chain.from_iterable(answers.batches), np.int64, int(items.sum()))
+    ends, batch_of = np.repeat(answers.from_ms, items), np.full(requests, -1)
+    if answers.each_ms:
+        ends += answers.each_ms * (np.arange(1, len(ends) + 1) - np.repeat(np.cumsum(items) - items, items))
+    done = np.full(requests, -1.0)
+    np.maximum.at(done, batched, ends)
+    done[answers.refused] = inf
+    batch_of[batched] = np.repeat(np.arange(len(items)), items)
+    return done, batch_of
