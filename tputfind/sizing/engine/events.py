@@ -191,12 +191,12 @@ class Router:
     """
 
     def __init__(self, stations: Sequence[Station], routing: Routing, seed: str) -> None:
-        self._stations, self._draw = stations, Random(seed).random  # noqa: S311
+        self._arrive, self._draw = [station.arrive for station in stations], Random(seed).random  # noqa: S311
         self._unanswered = [0] * len(stations)
         self._buckets: list[list[int]] = [list(range(len(stations)))]
         self._places = list(range(len(stations)))
         self._lowest = 0
-        self.route = stations[0].arrive
+        self.route = self._arrive[0]
         if len(stations) > 1:
             ways = {
                 "random": self._route_at_random,
@@ -209,30 +209,32 @@ class Router:
                 station.left = partial(leaves, number)
 
     def _route_at_random(self, request: int, items: int) -> None:
-        self._stations[int(self._draw() * len(self._stations))].arrive(request, items)
+        self._arrive[int(self._draw() * len(self._arrive))](request, items)
 
     def _route_to_less(self, request: int, items: int) -> None:
-        count = len(self._stations)
-        one = int(self._draw() * count)
-        other = int(self._draw() * (count - 1))
-        other += other >= one
-        if self._unanswered[other] < self._unanswered[one]:
+        draw, unanswered = self._draw, self._unanswered
+        count = len(unanswered)
+        one = int(draw() * count)
+        other = int(draw() * (count - 1))
+        if other >= one:
+            other += 1
+        if unanswered[other] < unanswered[one]:
             one = other
-        self._unanswered[one] += items
-        self._stations[one].arrive(request, items)
+        unanswered[one] += items
+        self._arrive[one](request, items)
 
     def _leaves(self, number: int, items: int) -> None:
         self._unanswered[number] -= items
 
     def _route_to_least(self, request: int, items: int) -> None:
-        buckets = self._buckets
-        while not buckets[self._lowest]:
+        bucket = self._buckets[self._lowest]
+        while not bucket:
             self._lowest += 1
-        bucket = buckets[self._lowest]
+            bucket = self._buckets[self._lowest]
         place = int(self._draw() * len(bucket))
         number = bucket[place]
         self._move(number, bucket, place, self._lowest + items)
-        self._stations[number].arrive(request, items)
+        self._arrive[number](request, items)
 
     def _leaves_least(self, number: int, items: int) -> None:
         before = self._unanswered[number]
@@ -241,14 +243,13 @@ class Router:
 
     def _move(self, number: int, bucket: list[int], place: int, unanswered: int) -> None:
         """Move a station from its place in a bucket to the bucket of stations with that many unanswered items."""
-        buckets, places = self._buckets, self._places
         last = bucket.pop()
         if last != number:
             bucket[place] = last
-            places[last] = place
-        while len(buckets) <= unanswered:
-            buckets.append([])
-        bucket = buckets[unanswered]
-        places[number] = len(bucket)
+            self._places[last] = place
+        while len(self._buckets) <= unanswered:
+            self._buckets.append([])
+        bucket = self._buckets[unanswered]
+        self._places[number] = len(bucket)
         bucket.append(number)
         self._unanswered[number] = unanswered
