@@ -521,10 +521,10 @@ def simulated_races(place: str) -> Figures:
 def race_claim(place: str, space: str, sentence: str) -> Claim:
     """Return the claim about races in simulated spaces of a kind of device."""
     return Claim(
-        f"Races of 10 min in 500 simulated spaces of {space}: how far the winner is below the best on average, and "
+        f"Races of 10 min in 1000 simulated spaces of {space}: how far the winner is below the best on average, and "
         "how often by 2 % or less; beside it optuna 5 (TPE) in the same time",
         "{} %, {} % of spaces; optuna {} %, {} % of spaces",
-        "python benchmarks/races.py --spaces 500",
+        "python benchmarks/races.py --spaces 1000",
         NO_DEVICE,
         ("simulated/tune/races.txt",),
         partial(simulated_races, place),

@@ -136,9 +136,13 @@ def _meets(row: Row, slo_ms: float, percent: float) -> bool:
 def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
     """Return the memory that a row or a trial needs, in bytes; None if unknown.
 
-    It is the memory that the allocator reserves on a device, and resident memory on the host.
+    It is what a memory limit applies to: the memory that the allocator reserves on a device, and address space on the
+    host, or resident memory if that is not known.
     """
-    return measured.peak_reserved_bytes if record.environment.can.own_memory else measured.peak_allocated_bytes
+    reserved_bytes = measured.peak_reserved_bytes
+    if reserved_bytes is not None or record.environment.can.own_memory:
+        return reserved_bytes
+    return measured.peak_allocated_bytes
 
 
 def throughput_interval(row: Row) -> stats.Interval | None:

@@ -112,7 +112,7 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     def slower_than(self, share: float) -> list[Judgement]:
         """Return the rows that became certainly slower by more than ``share``, or do not run any more."""
-        judged = [*([self.best] if self.best else []), *self.rows]
+        judged = [*([self.best] if self.best and self.best not in self.rows else []), *self.rows]
         return [one for one in judged if one.is_regression(share)]
 
 
@@ -212,12 +212,14 @@ class Tried(NamedTuple):
 def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: Scatter | None = None) -> Judgement:
     """Return the judgement of a batch size of two variants that were timed in turn; see ``Turns.interval``."""
     turns, failure = tried.turns, tried.failure
-    old_per_s, new_per_s = turns.rate_per_s(0), turns.rate_per_s(1)
+    old_per_s, new_per_s, count = turns.rate_per_s(0), turns.rate_per_s(1), len(turns.rounds)
     interval = None if failure else turns.interval(1, 0, comparisons, scatter)
     if failure is not None:
         reason = f"{failure.kind.replace('_', ' ')} in {('OLD', 'NEW')[tried.failed or 0]}"
     else:
-        reason = "" if interval else f"timed in {len(turns.rounds)} rounds: a verdict needs {FEWEST_ROUNDS}"
+        reason = (
+            "" if interval else f"timed in {count} round{'s' if count > 1 else ''}: a verdict needs {FEWEST_ROUNDS}"
+        )
     return Judgement(
         old_batch=turns.batch_sizes[0],
         new_batch=turns.batch_sizes[1],
@@ -466,7 +468,7 @@ def _regressions(one: Comparison, share: float) -> Iterator[str]:
     sizes = {row.new_batch for row in found if row is not one.best}
     for row in found:
         what = f"batch {row.new_batch}"
-        if row is one.best:
+        if row is one.best and row not in one.rows:
             if row.old_batch == row.new_batch and row.new_batch in sizes:
                 continue
             what = f"the fastest (batch {row.old_batch} and {row.new_batch})"

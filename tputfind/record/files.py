@@ -166,6 +166,8 @@ def _hint_for_unreadable(path: Path, error: OSError) -> str:
     near = nearest(path.name, records)
     if near:
         return f"did you mean {path.parent / near[0]}?"
+    if ":" in path.name or path.suffix != ".json":
+        return "a record is a .json file that a run saved; two models are compared with --run"
     return "a record is a .json file that a run saved, by default in the folder results"
 
 

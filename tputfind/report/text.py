@@ -84,11 +84,24 @@ def legend(record: Record) -> str:
 
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
-    """Return the records of each model that was measured in several recipes and is otherwise alike."""
-    works = dict.fromkeys(map(identity.work_key, records))
-    together = [[record for record in records if identity.work_key(record) == work] for work in works]
-    alike = [of_device for of_model in together for of_device in _group_by_device(of_model)]
-    return [of_model for of_model in alike if len({identity.name_of(one.spec) for one in of_model}) > 1]
+    """Return the records of each model that was measured in several recipes, with the same SLO, and is otherwise alike.
+
+    Of several records of a recipe, the newest counts.
+    """
+    works: dict[object, list[Record]] = {}
+    for record in records:
+        works.setdefault((identity.work_key(record), answers.slo_of(record.spec)), []).append(record)
+    alike = [_newest_of_each(of_device) for of_model in works.values() for of_device in _group_by_device(of_model)]
+    return [of_model for of_model in alike if len(of_model) > 1]
+
+
+def _newest_of_each(records: Sequence[Record]) -> list[Record]:
+    """Return the newest record of each recipe."""
+    places = [(identity.name_of(record.spec), record.environment.device) for record in records]
+    newest: dict[object, Record] = {}
+    for place, record in zip(places, records, strict=True):
+        newest[place] = max(newest.get(place, record), record, key=lambda one: one.started)
+    return [record for place, record in zip(places, records, strict=True) if record is newest[place]]
 
 
 def _group_by_device(records: list[Record]) -> list[list[Record]]:

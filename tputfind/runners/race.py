@@ -8,7 +8,7 @@ from random import Random
 from time import monotonic
 from typing import Final
 
-import msgspec
+from msgspec.structs import replace
 
 from tputfind.analysis.compare import Tried, judged_in_turn
 from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
@@ -26,6 +26,8 @@ _COMPILES_S: Final = 40.0
 _TUNES_S: Final = 240.0
 """The same for a variant whose compiler times kernels to choose among them."""
 _STARTS_S: Final = 5.0
+_LONG_S: Final = 100.0
+"""Seconds of a round before which cheaper ones are taken to decide the layout."""
 _CLOSE: Final = 0.05
 """Variants that are estimated to be slower than a new leader by more than this fraction do not meet it."""
 _TIE: Final = 0.005
@@ -81,9 +83,7 @@ class Course:
         """All variants, in the order in which they first met a leader."""
         levels = levels_of(self._turns)
         of_winner = {spec: exp(level - levels.get(self.leader, 0.0)) for spec, level in levels.items()}
-        return tuple(
-            msgspec.structs.replace(one, of_winner=of_winner.get(spec)) for spec, one in self._contenders.items()
-        )
+        return tuple(replace(one, of_winner=of_winner.get(spec)) for spec, one in self._contenders.items())
 
     def run(self) -> None:
         """Let every variant that differs from the leader in one factor meet it in one round.
@@ -95,7 +95,7 @@ class Course:
             TputfindError: the leader does not run.
         """
         met = set(self._contenders)
-        while (challenger := next(challengers(self.leader, self._levels, met), None)) is not None:
+        while (challenger := self._next_challenger(met)) is not None:
             met.add(challenger)
             needs_s = self._expected_s(challenger)
             if self._clock() + needs_s <= self._until_s:
@@ -105,6 +105,17 @@ class Course:
                 self._contenders[challenger] = Contender(spec=challenger, outcome="untried", reason=reason)
         while (rival := self._next_rival()) is not None:
             self._take_round(rival, self._expected_s(rival))
+
+    def _next_challenger(self, met: set[Spec]) -> Spec | None:
+        """Return the next variant that has not met a leader yet.
+
+        One that takes long waits for the leader in other layouts: a compiler may prefer another than plain code does.
+        """
+        waiting = list(challengers(self.leader, self._levels, met))
+        if not waiting or self._expected_s(waiting[0]) < _LONG_S:
+            return waiting[0] if waiting else None
+        in_layouts = (one for one in waiting if replace(one, layout=self.leader.layout) == self.leader)
+        return next(in_layouts, waiting[0])
 
     def _expected_s(self, spec: Spec) -> float:
         """Return the expected seconds of a round with a variant, which its mode decides."""
@@ -184,7 +195,7 @@ class Course:
                 self._settled.add(frozenset((old, new)))
             if one.against == old:
                 fields = {"outcome": outcome, "judgement": judgement, "turns": turns}
-                self._contenders[new] = msgspec.structs.replace(one, **fields)
+                self._contenders[new] = replace(one, **fields)
         levels = levels_of(self._turns)
         fastest = max(levels.values())
         self.leader = next(spec for spec in self._contenders if levels.get(spec, -inf) >= fastest - _TIE)

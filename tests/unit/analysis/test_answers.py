@@ -129,12 +129,15 @@ def test_row_is_host_bound_from_80_percent_and_unknown_without_samples():
     assert host_bound(Row(batch_size=1, timings=(Timing(enqueue_ms=(1.0,)),))) is None
 
 
-def test_peak_bytes_is_resident_on_host_and_reserved_on_device():
+def test_peak_bytes_is_reserved_and_resident_only_where_that_is_unknown():
     record, one = example(), row(8, 4.0)
     host = replace(record, environment=replace(record.environment, device="cpu"))
 
     assert peak_bytes(record, one) == 8 * 2**21
-    assert peak_bytes(host, one) == 8 * 2**20
+    assert peak_bytes(host, one) == 8 * 2**21
+    unknown = replace(one, peak_reserved_bytes=None)
+    assert peak_bytes(host, unknown) == 8 * 2**20
+    assert peak_bytes(record, unknown) is None
 
 
 def test_compiling_took_as_long_as_in_the_process_that_did_it_first():

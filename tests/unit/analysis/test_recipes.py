@@ -12,7 +12,7 @@ from support.shown import markdown_of, print_report
 from tputfind.analysis import recipes
 from tputfind.analysis.answers import throughput_interval
 from tputfind.record.record import Failure, Row
-from tputfind.report import snippet
+from tputfind.report import snippet, text
 from tputfind.report.document import Table, Tiles
 from tputfind.report.views import page
 
@@ -274,3 +274,14 @@ def test_records_side_by_side_with_slo_show_their_batch_within_it():
 
     assert "2 records, each at its fastest batch within the SLO" in shown
     assert shown.splitlines()[-1].split()[:4] == ["vgg16", "5", "1", "500.0"]
+
+
+def test_newest_record_of_a_recipe_counts_and_unlike_slos_are_no_recipes():
+    old, new = replace(measured(4.0), started="2026-01-01"), replace(measured(5.0), started="2026-01-02")
+    compiled = measured(2.0, mode="compile")
+    within = replace(compiled, spec=replace(compiled.spec, slo_ms=9.0))
+
+    assert text.models_in_recipes([new, old]) == []
+    assert text.models_in_recipes([new, old, compiled]) == [[new, compiled]]
+    assert text.models_in_recipes([new, within]) == []
+    assert "2 records, each at its fastest batch within its own SLO, if it has one" in printed([new, within])

@@ -13,6 +13,7 @@ from tputfind.analysis.turns import Turns
 from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
+from tputfind.record.types import is_compile_mode
 from tputfind.runners.race import Course, levels_of
 from tputfind.session.progress import Silent
 from tputfind.session.turns import Duel
@@ -103,6 +104,20 @@ def test_every_level_meets_leader_once_before_rounds_are_repeated():
     assert first[0].layout == "nhwc"
     assert [new.mode for new in first[1:]] == ["compile", "compile:freezing"]
     assert len(space.met) > len(set(space.met))
+
+
+def test_layout_is_decided_before_a_variant_that_takes_long(monkeypatch):
+    monkeypatch.setitem(SECONDS, "compile:max-autotune", 200.0)
+    monkeypatch.setitem(LEVELS, "mode", ("eager", "compile", "compile:max-autotune"))
+    space = Space({"nhwc": 1.5, "compile": 2.0, "compile:max-autotune": 2.2})
+    space.level = lambda spec: (
+        space.factors[spec.mode] * (1 if is_compile_mode(spec.mode) else space.factors[spec.layout])
+    )
+    space.race(600.0)
+
+    met = [(new.layout, new.mode) for _, new in space.met[:4]]
+    assert met[:3] == [("nhwc", "eager"), ("nhwc", "compile"), ("nchw", "compile")]
+    assert met[3][1] == "compile:max-autotune"
 
 
 def test_variants_without_time_are_untried_with_expected_seconds():

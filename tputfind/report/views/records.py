@@ -74,12 +74,14 @@ def _parts(records: Sequence[Record]) -> Iterator[Section]:
 def _beside(records: Sequence[Record]) -> Iterator[Document]:
     if len(records) > 1 and not text.are_recipes(records):  # recipes have a table of their own
         beside = side_by_side(records, text.record_names(records))
-        within = "" if _best_batch_heading(records) == "fastest" else " within the SLO"
+        heading = _best_batch_heading(records)
+        within = {"fastest": "", "within SLO": " within the SLO"}.get(heading, " within its own SLO, if it has one")
         yield Document(title=f"{len(records)} records, each at its fastest batch{within}", sections=(beside,))
 
 
 def _best_batch_heading(records: Sequence[Record]) -> str:
-    return "fastest" if all(record.spec.slo_ms is None for record in records) else "within SLO"
+    slos = {slo_of(record.spec) for record in records}
+    return "best" if len(slos) > 1 else "within SLO" if any(slos) else "fastest"
 
 
 def record_document(record: Record, begun: str = "") -> Document:
