@@ -4,7 +4,7 @@ import time
 
 import pytest
 from msgspec.structs import replace
-from support.command import run
+from support.command import TINY, run
 from support.folders import MODELS
 
 from tputfind.record.record import Edge
@@ -77,3 +77,10 @@ def test_a_run_that_needs_less_than_its_budget_is_as_without_one(tmp_path, ask):
     assert ran.status == 0, ran.err
     assert [(row.batch_size, row.ended_by) for row in record.rows] == [(1, "known"), (2, "known")]
     assert "budget" not in {notice.kind for notice in record.notices}
+
+
+def test_time_of_a_run_includes_the_look_at_the_model(tmp_path):
+    start = time.perf_counter()
+    ran = run(tmp_path, "resnet18", *TINY, "--device", "cpu")
+
+    assert (time.perf_counter() - start) / 2 < ran.record().wall_s

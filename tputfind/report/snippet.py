@@ -24,7 +24,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         yield f"...  # {spec.model} at batch size {batch_size}, on {record.environment.device}"
         return
     if spec.has_instances:
-        yield f"# in each of {spec.instances} processes, started on its part of the cores, as with taskset -c 0-3"
+        yield f"# in each of {spec.instances} processes, started on its part of the cores (taskset -c ...)"
     device = json.dumps(record.environment.device.partition(":")[0])
     yield from _model(spec)
     if spec.dtype == "tf32":
@@ -54,7 +54,8 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     modes = "torch.enable_grad()" if spec.phase == "train" else _GRAD_MODES[spec.grad_mode]
     if spec.dtype in _AUTOCAST:
         modes += f", torch.autocast({device}, {_AUTOCAST[spec.dtype]})"
-    yield from _step(spec, modes)
+    several = "+" in record.input_shape and spec.source != "hf"  # they are named for hf
+    yield from (line.replace("model(x)", "model(*x)") if several else line for line in _step(spec, modes))
 
 
 def _model(spec: Spec) -> Iterator[str]:

@@ -67,7 +67,9 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
     budget_s = job.specs[0].budget_s  # the same for all specs: it is the command's
     end_s = None if budget_s is None else time.monotonic() + budget_s
     children.end_within(budget_s)
+    begin_s = time.monotonic()
     inspections = inspect_specs(job.specs, children, progress)
+    looked_s = (time.monotonic() - begin_s) / len(job.specs)
     known = known_inspections(inspections)
     record_files = [_file_of(job, spec, one) for spec, one in zip(job.specs, known, strict=True)]
     for spec, inspection, file in zip(job.specs, inspections, record_files, strict=True):
@@ -83,6 +85,7 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
         record = new_record(spec, inspection, job.command)
         if job.resumed is not None:
             record = resume.resumed_record(job.resumed[0], spec, inspection)
+        record = msgspec.structs.replace(record, wall_s=record.wall_s + looked_s)
         measured = run.measure(record, children, file, progress, job.first)
         if isinstance(measured.ended_by, TputfindError) and len(job.specs) > 1 and not measured.record.rows:
             measured = save_failure(measured.record, file, measured.ended_by)

@@ -50,3 +50,10 @@ def test_a_snippet_accumulates_as_it_was_measured():
 
     assert "for x, labels in batches:  # 4 of them\n    with torch" in text
     assert "labels) / 4\n    loss.backward()\noptimizer.step()" in text
+
+
+def test_snippet_gives_each_of_several_inputs_to_the_model():
+    record = replace(example(), spec=replace(example().spec, model="net.py:make"), input_shape="12+3x64x64")
+
+    assert "    y = model(*x)" in list(snippet.lines(record, 4))
+    assert "    y = model(x)" in list(snippet.lines(replace(record, input_shape="3x64x64"), 4))

@@ -66,7 +66,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     best = None if race.record is None else fastest_within_slo(race.record)
     rate = ""
     if best is not None and best.samples_per_s is not None:
-        rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}"
+        each = f" in each of {race.winner.instances}" if race.winner.instances > 1 else ""
+        rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}{each}"
     over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
     late = f"; {over} before it was measured in full" if over else ""
     guess = ", estimated to be the fastest" if race.winner in [one.spec for one in race.undecided] else ""
