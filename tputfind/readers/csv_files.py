@@ -97,7 +97,9 @@ def arrivals_of(path: Path) -> Recorded:
             names.append(f"line {line}")
         return Recorded(gaps_of(times, names), None if place is None else tuple(samples))
     except ValueError as error:
-        raise BadRequest(f"--arrivals {path}: {error}", "its first column holds the times of requests") from None
+        raise BadRequest(
+            f"--arrivals {path}: {error}", "its first column holds the times of requests: numbers, or ISO 8601"
+        ) from None
 
 
 def _place_of_samples(header: list[str]) -> int | None:

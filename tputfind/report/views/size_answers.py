@@ -87,7 +87,10 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     if outcome.devices > CELL and demand.routing != "random":
         yield "Simulated", f"{CELL} of the devices with their share of the requests, as cells behind a random split"
     if plan.arrivals:
-        yield "Arrivals", f"{plan.arrivals} recorded requests, replayed whole; chance is in the times of batches alone"
+        yield (
+            "Arrivals",
+            f"{plan.arrivals} recorded requests at the pace of --rate, all replayed; only the times of batches vary",
+        )
 
 
 def mix(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -36,6 +36,15 @@ def notices(
     """Yield the notices on a plan from its record and demand; ``largest`` is the largest batch measured."""
     if edge is not None:
         yield _edge_notice(edge, outcome, demand)
+    if demand.overheads == Overheads():
+        low, high = sorted(PRESETS.values())
+        yield Notice(
+            kind="no_overhead",
+            seen="the figures have no overhead of the server and its host",
+            cause=f"{' and '.join(PRESETS)}, as measured, add {low.per_batch_ms:.2g} ms a batch and "
+            f"{low.per_request_ms:.2g} to {high.per_request_ms:.2g} ms a request, which can take many more devices",
+            advice=f"give --overhead {' or '.join(PRESETS)}, or such as 0.5ms+0.05ms; --observed finds it in logs",
+        )
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
@@ -95,15 +104,6 @@ def notices(
             seen=f"a replica has no more than {limit} requests at a time, and no larger batch",
             cause="requests beyond max_ongoing_requests ask again after 25 ms and longer, which is not simulated",
             advice=f"set max_ongoing_requests to {2 * outcome.batch_cap} or more, twice the batch: --max-ongoing",
-        )
-    if demand.overheads == Overheads():
-        low, high = sorted(PRESETS.values())
-        yield Notice(
-            kind="no_overhead",
-            seen="the figures have no overhead of the server and its host",
-            cause=f"servers measured here add {low.per_batch_ms:.2g} ms a batch and {low.per_request_ms:.2g} to "
-            f"{high.per_request_ms:.2g} ms a request",
-            advice=f"give --overhead {' or '.join(PRESETS)}, or such as 0.5ms+0.05ms; --observed finds it in logs",
         )
     if record.spec.transfer == "none" and record.environment.can.own_memory:
         yield Notice(
