@@ -453,6 +453,14 @@ def test_not_finite_value_is_loss_in_training_and_output_in_inference():
         assert not {"loss_not_finite", "output_not_finite", "output_unchecked"} & {*kinds(finite)}
 
 
+@pytest.mark.parametrize(("dtype", "overflows"), [("fp32", False), ("bf16", False), ("fp16", True), ("amp-fp16", True)])
+def test_not_finite_output_blames_only_dtype_of_small_range(dtype, overflows):
+    one = replace(example(), rows=(replace(row(4, 5.0), output=OutputCheck(result="not_finite")),))
+    notice = told(replace(one, spec=replace(one.spec, dtype=dtype)), "output_not_finite")
+
+    assert ("the dtype overflows" in notice.cause) is overflows
+
+
 def test_cut_short_rows_are_reported_with_their_fewest_batches():
     rows = (
         row(1, 4.0),

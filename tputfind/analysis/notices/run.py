@@ -263,6 +263,10 @@ def _has_lower_limit(record: Record, trial: Trial) -> bool:
     return record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
 
 
+_SMALL_RANGE: Final = ("fp16", "amp-fp16")
+"""Dtypes whose largest number, 65 504, an untrained model may exceed."""
+
+
 def output_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of outputs that could not be checked, or that are not finite in small batches either."""
     for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
@@ -281,10 +285,11 @@ def output_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             batch_sizes=sizes(no_numbers),
         )
     elif no_numbers:
+        cause = "the dtype overflows" if record.spec.dtype in _SMALL_RANGE else "the model makes them of random inputs"
         yield Notice(
             kind="output_not_finite",
             seen=f"outputs hold NaN or infinity at {batches(no_numbers)}",
-            cause="in small batches too: the dtype overflows",
+            cause=f"in small batches too: {cause}",
             advice="the times stand; check with trained weights",
             batch_sizes=sizes(no_numbers),
         )
