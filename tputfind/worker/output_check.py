@@ -11,6 +11,7 @@ import torch
 
 from tputfind.record.record import Failure, OutputCheck
 from tputfind.worker.batch import Batch
+from tputfind.worker.devices.host import core_wait_s
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.structures import tensors_of
 
@@ -337,10 +338,11 @@ def _is_slower_for_new(device: Device, timed: Batch, make_batch: Callable[[int],
 
 
 def _step_ms(device: Device, batch: Batch) -> float:
+    # Without waits for a core: making new inputs may use up this process's time slice, so that their step would wait.
     device.synchronize()
-    start_s = perf_counter()
+    waited_s, start_s = core_wait_s(), perf_counter()
     output = batch()
     device.synchronize()
-    seconds = perf_counter() - start_s
+    seconds = perf_counter() - start_s - (core_wait_s() - waited_s)
     del output
     return seconds * 1000

@@ -40,6 +40,14 @@ def host_memory() -> tuple[int, int]:
     return min(machine.total, limit_bytes), min(machine.available, left_bytes)
 
 
+def core_wait_s() -> float:
+    """Return the total seconds that this thread has waited for a core; 0 if the kernel does not count them."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 def version_of(distribution: str) -> str | None:
     """Return the installed version of a distribution; None if it is not installed."""
     try:
