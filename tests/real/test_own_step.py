@@ -8,7 +8,7 @@ import pytest
 import torch
 from models import train_contrastive, train_ema, train_gan
 from support import bare
-from support.command import QUICK, run
+from support.command import EDGE, QUICK, run
 from support.folders import MODELS
 from torch import nn
 
@@ -19,7 +19,7 @@ from tputfind.worker.own_step import OwnStep
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 CPU = torch.device("cpu")
-SEARCH = ("--device", "cpu", "--max-latency", "none", *QUICK)
+SEARCH = ("--device", "cpu", *EDGE)
 ONE = ("--device", "cpu", "--batch-sizes", 4, *QUICK)
 MIB = 2**20
 

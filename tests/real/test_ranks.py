@@ -5,16 +5,16 @@ import json
 import os
 import sys
 import time
+from contextlib import closing
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import bare
-from support.command import ENVIRONMENT, QUICK, run
+from support.command import EDGE, QUICK, Kept, run
 from support.folders import MODELS
 
-from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed
 from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
@@ -23,7 +23,6 @@ from tputfind.record.spec import own_step, read_spec
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 MIB = 2**20
 TWO = ("--device", "cpu", "--gpus", 2)
-SEARCH = (*TWO, "--max-latency", "none", *QUICK)
 TRAINED = ("--phase", "train", *TWO, "--batch-sizes", 2, *QUICK)
 SMALL = ("resnet18", "--phase", "train", "--image-size", 32, *TWO, "--batch-sizes", "2,4", *QUICK)
 
@@ -31,7 +30,7 @@ SMALL = ("resnet18", "--phase", "train", "--image-size", 32, *TWO, "--batch-size
 @linux_only
 def test_edge_runs_on_both_ranks_and_one_more_fails_in_bare_loop(tmp_path):
     path, limit = f"{MODELS}/train_ddp.py", 150
-    ran = run(tmp_path, f"{path}:step", "--memory-limit", f"{limit}MiB", *SEARCH, environment=bare.ENVIRONMENT)
+    ran = run(tmp_path, f"{path}:step", "--memory-limit", f"{limit}MiB", *TWO, *EDGE, environment=bare.ENVIRONMENT)
 
     assert ran.status == 0, ran.err
     edge = ran.record("*-x2-*").edge
@@ -124,10 +123,10 @@ def test_more_devices_than_there_are_is_refused_in_one_line(tmp_path, ask, devic
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """Provide two ranks, and the file that specifies how they fail."""
+    """Provide the servers of two ranks, and the file that specifies how they fail."""
     path = tmp_path_factory.mktemp("ranks") / "fails.json"
     os.environ["FAILS_AS"] = str(path)
-    with Children() as asked:
+    with closing(Kept()) as asked:
         yield asked, path
     del os.environ["FAILS_AS"]
 
@@ -140,7 +139,7 @@ def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
 
     named = f"no answer within [0-9.]+ s: rank {rank} hangs or is slow, and the others wait in a collective for it"
     with pytest.raises(ChildFailed, match=named) as raised:
-        asked.ask_one(TryBatch(spec, 4), Trial, 15.0)  # the group is already up
+        asked.ask_one(TryBatch(spec, 4), Trial, 8.0)  # the group is already up
     assert raised.value.failure.kind == "timeout"
     assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
@@ -164,11 +163,10 @@ def test_rank_waiting_in_unmatched_collective_is_ended_at_once(ranks, waits, ste
     assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
 
-def test_collective_omitted_in_first_step_is_reported_in_one_line(tmp_path):
-    (tmp_path / "fails.json").write_text(json.dumps({"moment": "", "waits": 0, "step": 0}))
-    environment = ENVIRONMENT | {"FAILS_AS": f"{tmp_path}/fails.json"}
-    asked = (f"{MODELS}/ranks.py:leaves_one_out", *TWO, "--batch-sizes", 2, *QUICK)
-    ran = run(tmp_path, *asked, environment=environment, timeout_s=120)
+def test_collective_omitted_in_first_step_is_reported_in_one_line(tmp_path, ranks):
+    asked, path = ranks
+    path.write_text(json.dumps({"moment": "", "waits": 0, "step": 0}))
+    ran = asked.run(tmp_path, f"{MODELS}/ranks.py:leaves_one_out", *TWO, "--batch-sizes", 2, *QUICK)
 
     assert ran.status == 5, ran.err
     told = "rank 0: waits in a collective that rank 1 skipped: that rank has ended the step"
@@ -189,11 +187,10 @@ def test_rank_waiting_for_a_failed_one_is_ended_with_it(ranks, rank):
     assert time.monotonic() - begin_s < 30
 
 
-def test_step_failing_in_one_rank_is_reported_in_one_line(tmp_path):
-    (tmp_path / "fails.json").write_text(json.dumps({"rank": 1, "moment": "step 0", "how": "raises"}))
-    environment = ENVIRONMENT | {"FAILS_AS": f"{tmp_path}/fails.json"}
-    asked = (f"{MODELS}/ranks.py:fails", *TWO, "--batch-sizes", 2, *QUICK)
-    ran = run(tmp_path, *asked, environment=environment, timeout_s=120)
+def test_step_failing_in_one_rank_is_reported_in_one_line(tmp_path, ranks):
+    asked, path = ranks
+    path.write_text(json.dumps({"rank": 1, "moment": "step 0", "how": "raises"}))
+    ran = asked.run(tmp_path, f"{MODELS}/ranks.py:fails", *TWO, "--batch-sizes", 2, *QUICK)
 
     assert ran.status == 5, ran.err
     assert "fails at batch 2: rank 1: ValueError: had enough" in " ".join(ran.err.split())

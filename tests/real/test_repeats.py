@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support.command import ENVIRONMENT, QUICK, measured
+from support.command import EDGE, QUICK
 from support.folders import MODELS
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import tputfind
 from tputfind.errors import ModelFailed
 from tputfind.record.spec import read_spec
 from tputfind.record.trace import Event
@@ -146,12 +147,15 @@ def test_training_repeats_targets_with_their_samples(tmp_path, ask):
     assert [row.output.result for row in ran.record().rows] == ["loss", "loss"]
 
 
-def test_largest_batch_and_peak_equal_those_of_fresh_inputs(tmp_path):
-    options = ("--memory-limit", "300.5MiB", "--max-latency", "none", "--device", "cpu", *QUICK)
-    environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
+def test_largest_batch_and_peak_equal_those_of_fresh_inputs(tmp_path, ask):
+    asked = (f"{REPEATED}:widens", "--memory-limit", "300.5MiB", "--device", "cpu:0", *EDGE)
 
-    repeated = measured(tmp_path / "few", f"{REPEATED}:widens", *options, environment=environment)
-    fresh = measured(tmp_path / "all", f"{REPEATED}:widens", "--fresh-inputs", *options, environment=environment)
+    def measure(*more):
+        ran = ask(tmp_path, *asked, *more, "--no-save", "--save", "found.json", "--overwrite")
+        assert ran.status == 0, ran.err
+        return tputfind.load_record(tmp_path / "found.json")
+
+    repeated, fresh = measure(), measure("--fresh-inputs")
 
     assert repeated.edge.largest_batch > 2 * 64
     assert repeated.edge.largest_batch == fresh.edge.largest_batch

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from support import bare
-from support.command import QUICK
+from support.command import EDGE, QUICK
 from support.folders import MODELS
 
 MIB = 2**20
@@ -19,7 +19,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enfo
 @linux_only
 @pytest.mark.parametrize(("limit", "edge"), [("738MiB", 23), ("2050MiB", 64)])
 def test_edge_matches_arithmetic(tmp_path, ask, limit, edge):
-    asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", limit, "--max-latency", "none", *QUICK)
+    asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", limit, *EDGE)
     ran = ask(tmp_path, *asked)
 
     assert ran.status == 0, ran.err
@@ -47,7 +47,7 @@ def test_counting_up_finds_the_same_edge_as_bisection(tmp_path, ask):
 
 @linux_only
 def test_line_through_peaks_finds_bisection_edge_in_fewer_trials(tmp_path, ask):
-    asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "2050MiB", "--max-latency", "none", *QUICK)
+    asked = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "2050MiB", *EDGE)
     forecast = ask(tmp_path, *asked).record()
     bisected = ask(tmp_path, *asked, "--search", "bisect", "--output", "bisected/results")
     bisected = bisected._replace(folder=tmp_path / "bisected").record()

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.command import QUICK
+from support.command import EDGE, QUICK
 
 MODEL = f"{Path(__file__).parents[1]}/models/unforeseen.py"
 MIB = 2**20
@@ -29,8 +29,7 @@ def check_tried(edge, record):
 
 @pytest.mark.parametrize("model", ["of_known_memory", "slow_inputs"])
 def test_memory_of_a_computable_model_is_filled_within_a_budget(tmp_path, ask, model):
-    limit = ("--memory-limit", "512MiB", "--max-latency", "none")
-    ran = ask(tmp_path, f"{MODEL}:{model}", *limit, "--budget", "60s", *QUICK)
+    ran = ask(tmp_path, f"{MODEL}:{model}", "--memory-limit", "512MiB", "--budget", "60s", *EDGE)
     record = ran.record()
 
     assert ran.status == 0, ran.err
@@ -42,8 +41,7 @@ def test_memory_of_a_computable_model_is_filled_within_a_budget(tmp_path, ask, m
 
 
 def test_memory_that_grows_with_the_square_ends_a_search_within_a_budget(tmp_path, ask):
-    limit = ("--memory-limit", "256MiB", "--max-latency", "none")
-    ran = ask(tmp_path, f"{MODEL}:contrastive", *limit, "--budget", "60s", *QUICK)
+    ran = ask(tmp_path, f"{MODEL}:contrastive", "--memory-limit", "256MiB", "--budget", "60s", *EDGE)
     record = ran.record()
 
     assert ran.status == 0, ran.err

@@ -18,6 +18,8 @@ from tputfind.processes.children import Children
 from tputfind.record.record import Record
 
 QUICK = ("--batches", 10, "--warmup", 1, "--processes", 1)
+EDGE = ("--batches", 1, "--warmup", 1, "--processes", 1, "--max-latency", "none")
+"""Options of a search whose largest batch alone matters: each batch size is timed by one batch."""
 TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
 
 
