@@ -219,8 +219,8 @@ def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path):
         (("--device", "cpu:0,cpu:1", "--resume", "some.json"), 2, "--resume goes on with one record"),
     ],
 )
-def test_wrong_device_request_is_refused_in_one_line(tmp_path, asked, status, said):
-    ran = run(tmp_path, SLEEPS, *asked)
+def test_wrong_device_request_is_refused_in_one_line(tmp_path, ask, asked, status, said):
+    ran = ask(tmp_path, SLEEPS, *asked)
 
     assert ran.status == status
     (line,) = [line for line in ran.err.splitlines() if line.startswith("tputfind: ")]

@@ -62,7 +62,7 @@ def test_instances_share_a_memory_ceiling(tmp_path, ask):
 )
 def test_failure_of_one_instance_ends_all(tmp_path, how, told):
     begin_s = time.monotonic()
-    patience = ("--trial-timeout", "30s") if how == "hangs" else ()
+    patience = ("--trial-timeout", "12s") if how == "hangs" else ()
     ran = run(tmp_path, f"{FILE}:{how}", *TWO, *FEW, *patience, timeout_s=120)
 
     assert ran.status == 5, ran.err

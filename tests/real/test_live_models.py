@@ -15,7 +15,7 @@ import cloudpickle
 import pytest
 import torch
 from models import plain
-from support.command import ENVIRONMENT, run
+from support.command import ENVIRONMENT
 from support.folders import MODELS
 from torch import nn
 
@@ -177,11 +177,11 @@ def test_a_function_that_imports_torch_itself_leaves_this_process_without_it(tmp
     assert script(tmp_path, program) == "8 False\n"
 
 
-def test_it_has_the_edge_of_the_same_model_from_a_factory():
+def test_it_has_the_edge_of_the_same_model_from_a_factory(children):
     limited = QUICK | {"memory_limit": "290MiB", "max_latency": "none"}
     module, inputs = plain.blocks_of_their_own()
 
-    of_a_factory = tputfind.find(f"{MODELS}/plain.py:blocks_of_their_own", **limited)
+    of_a_factory = children.find(f"{MODELS}/plain.py:blocks_of_their_own", **limited)
     of_a_module = tputfind.find(module, inputs=inputs, **limited)
     of_a_function = tputfind.find(plain.blocks_of_their_own, **limited)
 
@@ -291,13 +291,13 @@ def saved(tmp_path_factory):
     return path
 
 
-def test_its_record_is_shown_and_compared_and_never_gone_on_with(tmp_path, saved):
+def test_its_record_is_shown_and_compared_and_never_gone_on_with(tmp_path, ask, saved):
     cut_short = tmp_path / "cut.json"
     held = tputfind.load_record(saved)
     cut_short.write_bytes(held.to_json().replace(b'"finished": "' + held.finished.encode() + b'"', b'"finished": null'))
 
-    shown, compared = run(tmp_path, "report", saved), run(tmp_path, "compare", saved, saved)
-    resumed, named = run(tmp_path, "--resume", cut_short), run(tmp_path, "Linear (live)", "--input-size", "3")
+    shown, compared = ask(tmp_path, "report", saved), ask(tmp_path, "compare", saved, saved)
+    resumed, named = ask(tmp_path, "--resume", cut_short), ask(tmp_path, "Linear (live)", "--input-size", "3")
 
     assert saved.name.startswith("linear-live-fp32")
     assert (shown.status, compared.status) == (0, 0), shown.err + compared.err

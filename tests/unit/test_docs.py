@@ -301,8 +301,9 @@ def test_the_workflow_of_the_docs_compares_two_checkouts(tmp_path):
     for step in workflow()["jobs"]["compare"]["steps"]:
         command = step.get("run", "")
         if "pip install" not in command:
-            may_fail = " || test $? = 1" if "compare" in command else ""  # a shared machine may be slower
-            line = f"export GITHUB_STEP_SUMMARY={tmp_path / 'summary.md'}; {command}{may_fail}"
+            if "compare" in command:  # briefly, and a shared machine may be slower
+                command = command.replace(" --save", " --budget 30s --save") + " || test $? = 1"
+            line = f"export GITHUB_STEP_SUMMARY={tmp_path / 'summary.md'}; {command}"
             docs.run(["bash", "-c", line], tmp_path / step.get("working-directory", "."))
 
     assert "model.py:model" in (tmp_path / "summary.md").read_text()
