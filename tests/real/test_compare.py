@@ -8,7 +8,7 @@ import subprocess
 import msgspec
 import pandas as pd
 import pytest
-from support.command import ENVIRONMENT, command, run
+from support.command import ENVIRONMENT, command
 from support.folders import RESULTS, ROOT
 from support.records import example
 
@@ -40,9 +40,9 @@ def pair(tmp_path):
     return tmp_path
 
 
-def test_slowdown_is_reported_with_interval_and_fails_the_gate(pair):
-    told = run(pair, "compare", "old.json", "new.json", "--save", "pr.md", "--save", "all.json")
-    failing = run(pair, "compare", "old.json", "new.json", "--fail-slower", "3%")
+def test_slowdown_is_reported_with_interval_and_fails_the_gate(pair, ask):
+    told = ask(pair, "compare", "old.json", "new.json", "--save", "pr.md", "--save", "all.json")
+    failing = ask(pair, "compare", "old.json", "new.json", "--fail-slower", "3%")
 
     assert told.status == 0, told.err
     assert "SLOWER: 1000 at batch 8 and 952.4 at 8 samples/s, 0.952 times (" in told.out
@@ -53,11 +53,11 @@ def test_slowdown_is_reported_with_interval_and_fails_the_gate(pair):
         "slower by more than 3 %: resnet50 fp16 nchw eager, batch 1: 4.8 % slower; resnet50 fp16 nchw eager, batch 8"
         in failing.err
     )
-    assert run(pair, "compare", "old.json", "new.json", "--fail-slower", "10%").status == 0
-    assert run(pair, "compare", "new.json", "old.json", "--fail-slower", "3%").status == 0
+    assert ask(pair, "compare", "old.json", "new.json", "--fail-slower", "10%").status == 0
+    assert ask(pair, "compare", "new.json", "old.json", "--fail-slower", "3%").status == 0
 
 
-def test_folders_are_compared_by_record_and_unmatched_ones_reported(tmp_path):
+def test_folders_are_compared_by_record_and_unmatched_ones_reported(tmp_path, ask):
     spec = example().spec
     for folder, factor in (("old", 1.0), ("new", 1.0)):
         saved(tmp_path / folder / "a.json", factor)
@@ -67,7 +67,7 @@ def test_folders_are_compared_by_record_and_unmatched_ones_reported(tmp_path):
     saved(tmp_path / "old" / "c.json", spec=replace(spec, model="gone"))
     (tmp_path / "new" / "broken.json").write_text("{")
 
-    ran = run(tmp_path, "compare", "old", "new")
+    ran = ask(tmp_path, "compare", "old", "new")
 
     assert ran.status == 0, ran.err
     assert "resnet50 fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
@@ -76,31 +76,31 @@ def test_folders_are_compared_by_record_and_unmatched_ones_reported(tmp_path):
     assert "new has several records of resnet50 fp16 nchw eager" in ran.err
     assert "NEW has no record of gone" in ran.err
     assert "broken.json is not a tputfind record" in ran.err
-    gate = run(tmp_path, "compare", "old", "new", "--fail-slower", "50%")
+    gate = ask(tmp_path, "compare", "old", "new", "--fail-slower", "50%")
     assert gate.status == 2  # an unreadable record does not pass the gate
 
 
-def test_gate_fails_if_no_row_can_be_judged(pair):
+def test_gate_fails_if_no_row_can_be_judged(pair, ask):
     saved(pair / "alone.json")
     record = tputfind.load_record(pair / "alone.json")
     rows = tuple(replace(row, timings=row.timings[:1]) for row in record.rows)
     (pair / "alone.json").write_bytes(replace(record, rows=rows, finished=None).to_json())
 
-    ran = run(pair, "compare", "old.json", "alone.json", "--fail-slower", "3%")
+    ran = ask(pair, "compare", "old.json", "alone.json", "--fail-slower", "3%")
 
     assert ran.status == 2
     assert "could not be judged: timed in one process" in ran.err
     assert "NEW was cut short" in ran.out
-    assert run(pair, "compare", "old.json", "alone.json").status == 0
+    assert ask(pair, "compare", "old.json", "alone.json").status == 0
 
 
-def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair):
+def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair, ask):
     noisy = Row(batch_size=8, timings=tuple(Timing(device_ms=(8 * near,) * 20) for near in (0.9, 1, 1.1)))
     (pair / "noisy.json").write_bytes(replace(example(), rows=(noisy,), notices=(), edge=None).to_json())
 
-    ran = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%")
+    ran = ask(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%")
     (pair / "full.md").symlink_to("/dev/full")
-    unwritten = run(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%", "--save", "full.md")
+    unwritten = ask(pair, "compare", "old.json", "noisy.json", "--fail-slower", "3%", "--save", "full.md")
 
     assert ran.status == 7
     assert ran.err == (
@@ -111,14 +111,14 @@ def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair):
     assert unwritten.status == 2
 
 
-def test_compare_of_records_in_reverse_order_warns(pair):
+def test_compare_of_records_in_reverse_order_warns(pair, ask):
     earlier = {"started": "2026-11-19T12:00:00+00:00"}
     saved(pair / "earlier.json", **earlier)
     saved(pair / "a" / "one.json")
     saved(pair / "b" / "one.json", **earlier)
 
-    ran = run(pair, "compare", "old.json", "earlier.json")
-    folders = run(pair, "compare", "a", "b")
+    ran = ask(pair, "compare", "old.json", "earlier.json")
+    folders = ask(pair, "compare", "a", "b")
 
     assert ran.status == 0
     assert ran.err == (
@@ -126,8 +126,8 @@ def test_compare_of_records_in_reverse_order_warns(pair):
         "(the earlier record comes first)\n"
     )
     assert folders.err == ran.err
-    assert run(pair, "compare", "earlier.json", "old.json").err == ""
-    assert run(pair, "compare", "new.json", "old.json").err == ""  # started in the same second
+    assert ask(pair, "compare", "earlier.json", "old.json").err == ""
+    assert ask(pair, "compare", "new.json", "old.json").err == ""  # started in the same second
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_compare_of_records_in_reverse_order_warns(pair):
         (("old.json", "new.json", "--tolerance", "0.2%"), "a tolerance of"),
     ],
 )
-def test_impossible_comparison_is_refused_in_one_line(pair, arguments, line):
+def test_impossible_comparison_is_refused_in_one_line(pair, ask, arguments, line):
     saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
     before = (pair / "old.json").read_bytes()
-    ran = run(pair, "compare", *arguments)
+    ran = ask(pair, "compare", *arguments)
 
     assert ran.status == 2, ran.out
     assert line in ran.err
@@ -156,13 +156,13 @@ def test_impossible_comparison_is_refused_in_one_line(pair, arguments, line):
     assert (pair / "old.json").read_bytes() == before
 
 
-def test_batch_beyond_new_largest_is_lost_and_fails_the_gate(pair):
+def test_batch_beyond_new_largest_is_lost_and_fails_the_gate(pair, ask):
     edge = Edge(largest_batch=1, limited_by="memory", fails_at=2)
     record = saved(pair / "less.json", edge=edge)
     left = tputfind.load_record(record)
     record.write_bytes(replace(left, rows=left.rows[:1]).to_json())
 
-    ran = run(pair, "compare", "old.json", "less.json", "--fail-slower", "3%")
+    ran = ask(pair, "compare", "old.json", "less.json", "--fail-slower", "3%")
 
     assert ran.status == 1
     assert "batch 8: beyond the largest batch of NEW, 1 (memory)" in ran.err
@@ -177,19 +177,19 @@ def test_slowdown_fails_the_gate_with_closed_output(pair):
     assert "slower by more than 3 %" in ran.stderr
 
 
-def test_force_compares_unlike_records_with_a_warning(pair):
+def test_force_compares_unlike_records_with_a_warning(pair, ask):
     saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
-    ran = run(pair, "compare", "old.json", "other.json", "--force")
+    ran = ask(pair, "compare", "old.json", "other.json", "--force")
 
     assert ran.status == 0, ran.err
     assert "UNLIKE         compared because of --force: dtype fp16 and fp32" in ran.out
 
 
-def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp_path):
+def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp_path, ask):
     for file in RECIPES.glob("resnet50-*.json"):
         shutil.copy(file, tmp_path)
     names = sorted(path.name for path in tmp_path.glob("*.json"))
-    ran = run(tmp_path, "report", *names, "--save", "all.csv", "--save", "all.md", "--slo", "20ms")
+    ran = ask(tmp_path, "report", *names, "--save", "all.csv", "--save", "all.md", "--slo", "20ms")
 
     assert ran.status == 0, ran.err
     assert "resnet50 in 6 recipes" in ran.out
@@ -212,19 +212,19 @@ def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp
         (("old.json", "--slo", "soon"), "--slo"),
     ],
 )
-def test_impossible_report_is_refused_in_one_line(pair, arguments, line):
-    ran = run(pair, "report", *arguments)
+def test_impossible_report_is_refused_in_one_line(pair, ask, arguments, line):
+    ran = ask(pair, "report", *arguments)
 
     assert ran.status == 2
     assert line in ran.err
     assert len(ran.err.splitlines()) == 1
 
 
-def test_report_with_traceback_shows_the_tracebacks_that_a_record_keeps(pair):
+def test_report_with_traceback_shows_the_tracebacks_that_a_record_keeps(pair, ask):
     failure = Failure(kind="error", message="ValueError: no", traceback="Traceback of the model\nValueError: no\n")
     saved(pair / "failed.json", trials=(Trial(batch_size=77, failure=failure),))
 
-    plain, asked = run(pair, "report", "failed.json"), run(pair, "report", "failed.json", "--traceback")
+    plain, asked = ask(pair, "report", "failed.json"), ask(pair, "report", "failed.json", "--traceback")
 
     assert (plain.status, asked.status) == (0, 0)
     assert "tputfind report RECORD --traceback shows its traceback" in " ".join(plain.out.split())

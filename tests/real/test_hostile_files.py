@@ -333,26 +333,27 @@ def test_weights_that_run_code_are_refused_and_the_flag_loads_them(tmp_path):
     assert (tmp_path / "ran").exists()
 
 
-FACTORY = "import torch; from pathlib import Path; Path('ran').touch(); small = lambda: torch.nn.Linear(4, 3)"
+FACTORY = "import torch; from pathlib import Path; Path({!r}).touch(); small = lambda: torch.nn.Linear(4, 3)"
 
 
-def test_a_factory_that_was_changed_since_is_not_imported_by_its_record(tmp_path):
-    (tmp_path / "mine.py").write_text(FACTORY)
-    asked = ("mine.py:small", "--input-size", "4", "--device", "cpu", "--batch-sizes", "1", *QUICK)
-    first = run(tmp_path, *asked)
+def test_a_factory_that_was_changed_since_is_not_imported_by_its_record(tmp_path, ask):
+    factory = FACTORY.format(f"{tmp_path}/ran")
+    (tmp_path / "mine.py").write_text(factory)
+    asked = (f"{tmp_path}/mine.py:small", "--input-size", "4", "--device", "cpu", "--batch-sizes", "1", *QUICK)
+    first = ask(tmp_path, *asked)
     (record,) = (tmp_path / "results").glob("*.json")
     record.write_text(json.dumps(json.loads(record.read_text()) | {"finished": None}))
 
-    resumed = run(tmp_path, "--resume", record)
+    resumed = ask(tmp_path, "--resume", record)
 
     assert first.status == resumed.status == 0, first.err + resumed.err
-    assert f"{record} goes on with mine.py:small, which is imported and called" in resumed.err
+    assert f"{record} goes on with {tmp_path}/mine.py:small, which is imported and called" in resumed.err
 
     record.write_text(json.dumps(json.loads(record.read_text()) | {"finished": None}))
-    (tmp_path / "mine.py").write_text(f"{FACTORY}  # changed")
+    (tmp_path / "mine.py").write_text(f"{factory}  # changed")
     (tmp_path / "ran").unlink()
 
-    refused = run(tmp_path, "--resume", record)
+    refused = ask(tmp_path, "--resume", record)
 
     assert refused.status == 2
     assert "the file that the model is made by was changed" in refused.err
@@ -366,13 +367,13 @@ def test_a_factory_that_was_changed_since_is_not_imported_by_its_record(tmp_path
         ({"model_type": "bert", "attn_implementation": "someone/kernel"}, "names a kernel on the hub"),
     ],
 )
-def test_a_configuration_that_names_code_is_refused(tmp_path, says, expected):
+def test_a_configuration_that_names_code_is_refused(tmp_path, ask, says, expected):
     pytest.importorskip("transformers")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/config.json").write_text(json.dumps(says))
-    (tmp_path / "folder/code.py").write_text("open('ran', 'w')")
+    (tmp_path / "folder/code.py").write_text(f"open('{tmp_path}/ran', 'w')")
 
-    refused = run(tmp_path, "hf:folder", "--device", "cpu", "--batch-sizes", "1", *QUICK)
+    refused = ask(tmp_path, f"hf:{tmp_path}/folder", "--device", "cpu", "--batch-sizes", "1", *QUICK)
 
     assert refused.status == 2, refused.err
     assert expected in refused.err

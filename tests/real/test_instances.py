@@ -60,14 +60,15 @@ def test_instances_share_a_memory_ceiling(tmp_path, ask):
     ("how", "told"),
     [("raises", "instance 1: ValueError: had enough"), ("dies", "instance 1: "), ("hangs", "no answer within")],
 )
-def test_failure_of_one_instance_ends_all(tmp_path, how, told):
+def test_failure_of_one_instance_ends_all(tmp_path, ask, how, told):
     begin_s = time.monotonic()
     patience = ("--trial-timeout", "12s") if how == "hangs" else ()
-    ran = run(tmp_path, f"{FILE}:{how}", *TWO, *FEW, *patience, timeout_s=120)
+    ran = ask(tmp_path, f"{FILE}:{how}", *TWO, *FEW, *patience)
 
     assert ran.status == 5, ran.err
     assert told in " ".join(ran.err.split())
     assert time.monotonic() - begin_s < 100
+    assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
 
 
 def test_interruption_leaves_no_instance_behind(tmp_path):
