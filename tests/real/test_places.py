@@ -14,6 +14,7 @@ from support.records import example
 PLANS = ("--rate", 50, "--slo", "1s")
 ARRIVALS = "time_s\n" + "\n".join(str(count / 50) for count in range(200)) + "\n"
 PRICES = "device,price_per_hour,currency,source,date\nNVIDIA Example,2,EUR,me,2026-01-01\n"
+MODEL = f"{MODELS}/plain.py:keyword_inputs"
 
 
 @pytest.fixture
@@ -68,11 +69,11 @@ def test_command_never_writes_over_its_inputs(folder, ask, asked):
     assert contents(folder) == before
 
 
-def test_measurement_is_replaced_only_by_the_same_command(folder):
-    asked = ("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK, "--no-save", "--save", "a.json")
-    first, again = run(folder, *asked), run(folder, *asked)
+def test_measurement_is_replaced_only_by_the_same_command(folder, ask):
+    asked = (MODEL, "--batch-sizes", 1, *QUICK, "--no-save", "--save", "a.json")
+    first, again = ask(folder, *asked), ask(folder, *asked)
     before = contents(folder)
-    other = run(folder, *asked, "--layout", "nhwc")
+    other = ask(folder, *asked, "--layout", "nhwc")
 
     assert (first.status, again.status, other.status) == (0, 0, 2), again.err
     assert "--save a.json holds another measurement: layout (nchw there, nhwc here)" in other.err
@@ -100,14 +101,14 @@ def test_only_report_of_same_kind_is_replaced_without_overwrite(folder, ask):
         (("report", "old.json"), "csv", "Fastest batch"),
         (("size", "old.json", *PLANS), "csv", "One fewer"),
         (("compare", "old.json", "older/old.json"), "json", "OLD and NEW"),
-        (("forecast", "plain.py:keyword_inputs", "--memory", "1GiB", "--on-fake"), "csv", "largest batch, forecast"),
-        (("clocks", "plain.py:keyword_inputs", "--repeats", 10), "json", "host clock alone"),
-        (("plain.py:keyword_inputs", "--batch-sizes", 1, *QUICK), "html", "Fastest batch"),
+        (("forecast", MODEL, "--memory", "1GiB", "--on-fake"), "csv", "largest batch, forecast"),
+        (("clocks", MODEL, "--repeats", 10), "json", "host clock alone"),
+        ((MODEL, "--batch-sizes", 1, *QUICK), "html", "Fastest batch"),
     ],
 )
-def test_unwritable_file_loses_neither_the_result_nor_other_files(folder, asked, ending, shown):
+def test_unwritable_file_loses_neither_the_result_nor_other_files(folder, ask, asked, ending, shown):
     (folder / f"full.{ending}").symlink_to("/dev/full")
-    ran = run(folder, *asked, "--save", f"full.{ending}", "--save", "all.md")
+    ran = ask(folder, *asked, "--save", f"full.{ending}", "--save", "all.md")
 
     assert ran.status == 2
     assert shown in ran.out
