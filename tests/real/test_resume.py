@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pandas
 import pytest
-from support.command import ENVIRONMENT, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command
 from support.folders import MODELS
 from support.shown import KINDS
 
@@ -19,8 +19,9 @@ import tputfind
 from tputfind.record.record import Record
 
 SEED = 20261121
-KILLS = 20
-TESTS = 5
+KILLS = 8
+"""Number of kills, evenly spread over the progress of a run."""
+TESTS = 2
 """Number of tests that share the kills, so that several workers run in parallel."""
 SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
@@ -61,10 +62,10 @@ class Whole(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Whole:
+def whole(tmp_path_factory, ask) -> Whole:
     """Provide a run that was never killed."""
     folder = tmp_path_factory.mktemp("whole")
-    ran = run(folder, *SEARCHED)
+    ran = ask(folder, *SEARCHED)
     assert ran.status == 0
     *progress, saved = ran.err.splitlines()
     assert saved.startswith("saved ")
@@ -73,10 +74,11 @@ def whole(tmp_path_factory) -> Whole:
 
 
 @pytest.mark.parametrize("part", range(TESTS))
-def test_run_killed_20_times_resumes_to_the_same_table(tmp_path, ask, whole, part):
+def test_run_killed_at_any_progress_resumes_to_the_same_table(tmp_path, ask, whole, part):
     expected = without_figures(whole.table)
     moments = random.Random(SEED)
-    kills = [(moments.randint(2, whole.lines - 1), moments.uniform(0, 0.1)) for _ in range(KILLS)][part::TESTS]
+    lines = [2 + number * (whole.lines - 2) // KILLS for number in range(part, KILLS, TESTS)]
+    kills = [(line, moments.uniform(0, 0.1)) for line in lines]
 
     def killed(number: int) -> Path:
         folder = tmp_path / str(number)
@@ -107,10 +109,10 @@ def test_run_killed_20_times_resumes_to_the_same_table(tmp_path, ask, whole, par
 
 
 @pytest.fixture(scope="module")
-def cut_short(tmp_path_factory) -> Record:
+def cut_short(tmp_path_factory, ask) -> Record:
     """Provide a finished run reduced to its first trials and no rows."""
     folder = tmp_path_factory.mktemp("whole")
-    ran = run(folder, f"{MODELS}/plain.py:sleeps_longer", *ASKED)
+    ran = ask(folder, f"{MODELS}/plain.py:sleeps_longer", *ASKED)
     assert ran.status == 0, ran.err
     whole = json.loads(next((folder / "results").glob("*.json")).read_bytes())
     left = whole | {"trials": whole["trials"][:2], "rows": [], "edge": None, "finished": None}
@@ -270,13 +272,13 @@ def test_model_with_changed_file_is_not_resumed(tmp_path, ask):
     assert "the file that the model is made by was changed" in second.err
 
 
-def test_resume_writes_only_to_its_own_record_or_on_request(tmp_path, cut_short):
+def test_resume_writes_only_to_its_own_record_or_on_request(tmp_path, ask, cut_short):
     (tmp_path / "cut.json").write_bytes(cut_short.to_json())
     before = (tmp_path / "cut.json").read_bytes()
 
-    over = run(tmp_path, "--resume", "cut.json", "--save", "./cut.json")
-    elsewhere = run(tmp_path, "--resume", "cut.json", "--output", "elsewhere")
-    nowhere = run(tmp_path, "--resume", "cut.json", "--no-save")
+    over = ask(tmp_path, "--resume", "cut.json", "--save", "./cut.json")
+    elsewhere = ask(tmp_path, "--resume", "cut.json", "--output", "elsewhere")
+    nowhere = ask(tmp_path, "--resume", "cut.json", "--no-save")
 
     assert (over.status, elsewhere.status, nowhere.status) == (2, 2, 0), nowhere.err
     assert "would be written over" in over.err
