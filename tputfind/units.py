@@ -18,7 +18,7 @@ _SMALL_KWH = 0.001
 """Smaller energies are printed in Wh."""
 _RUN = 3
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:\s*([A-Za-z\u00b5\u03bc]+))?")
-_MEANT_BYTES = {"": ("GiB",)} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
+_MEANT_BYTES = {"": ("MiB", "GiB")} | {sign: (f"{sign}iB", f"{sign}B") for sign in "KMGT"}
 """The likely meanings of an invalid unit. G may be GiB or GB: 24GiB is 7 % more than 24GB."""
 _MEANT_MS = {"": ("ms", "s"), "M": ("min", "ms"), "\u039cS": ("us",)}
 _SPELLED = {"us": "USEC MICROSECOND", "ms": "MSEC MILLISECOND", "s": "SEC SECOND", "min": "MINUTE", "h": "HR HOUR"}

@@ -43,7 +43,7 @@ def test_a_size_without_number_or_unit_is_refused(text):
 @pytest.mark.parametrize(
     ("read", "text", "near"),
     [
-        (parse_bytes, "24", "24GiB"),
+        (parse_bytes, "24", "24MiB or 24GiB"),
         (parse_bytes, "24g", "24GiB or 24GB"),
         (parse_bytes, "1.5 M", "1.5MiB or 1.5MB"),
         (parse_ms, "50", "50ms or 50s"),
