@@ -27,6 +27,7 @@ def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
     assert won.low < 1.4 * 10.1 / 10.2 < won.high
     assert "Winner         fp32 nhwc eager cpu:0" in ran.out
     assert " faster" in ran.out
+    assert len(list((tmp_path / "results").glob("*.csv"))) == 1
     record = ran.record()
     assert (record.spec.layout, record.finished is not None) == ("nhwc", True)
     assert record.rows == race.record.rows

@@ -15,8 +15,10 @@ from tputfind.errors import Interrupted
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
-from tputfind.report.outputs import check_places, forms
+from tputfind.report.outputs import check_places, forms, table_of
 from tputfind.report.progress import show_progress
+from tputfind.report.renderers.csv import render_csv
+from tputfind.report.views import records
 from tputfind.report.views import tune as view
 from tputfind.runners import tune
 
@@ -32,10 +34,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
     places, model, goal = read_places(given, folder), given.pop("model"), given.pop("for") or "throughput"
     resumed, before = given.pop("resume"), None
     if resumed is not None:
-        path = files.path_of("--resume", resumed)
-        before = decode_race(files.content(path), str(path))
-        if path not in map(Path, places.files):
-            places = places._replace(files=(*places.files, path))
+        begun = files.path_of("--resume", resumed)
+        before = decode_race(files.content(begun), str(begun))
+        if begun not in map(Path, places.files):
+            places = places._replace(files=(*places.files, begun))
     quiet, trust = given.pop("quiet"), given.pop("trust_model_file")
     options = {name: value or None for name, value in given.items()}
     asked = tune.read_request(model, options, goal, folder, command_line())._replace(before=before)
@@ -44,13 +46,17 @@ def main(given: Given, *, show_traceback: bool) -> int:
     with stop_signals() as ignore_signals, ExitStack() as stack:
         both = [stack.enter_context(Children(trust_model_file=trust)) for _ in range(2)]
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
-        race = tune.measure(asked, (both[0], both[1]), progress)
+        race, measured = tune.measure(asked, (both[0], both[1]), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     document = view.document(race)
-    outputs.write(forms(document))
-    problems = outputs.problems
+    record, file = race.record, None if measured is None else measured.file
+    path = None if record is None or file is None else file.path
+    table = [] if record is None or path is None else [(table_of(path), lambda: render_csv(records.data([record])))]
+    outputs.write(forms(document), table)
+    problems = [*([file.problem] if file is not None and file.problem is not None else []), *outputs.problems]
     if race.interrupted:
         saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
         said = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"
         problems = [Interrupted(f"interrupted; {said}", saved), *problems]
-    return finish(document, outputs, problems, show_traceback=show_traceback)
+    saved_records = [] if path is None else [str(path)]
+    return finish(document, outputs, problems, saved_records, show_traceback=show_traceback)

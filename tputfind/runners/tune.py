@@ -29,6 +29,7 @@ from tputfind.session import pickling
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
+from tputfind.session.run import Measured
 from tputfind.session.trials import TrialRunner, diagnosis_of
 from tputfind.session.turns import Duel, Variant
 
@@ -142,14 +143,14 @@ def tune(
         ExitStack() as stack,
     ):
         both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
-        race = measure(asked, (both[0], both[1]), told)
+        race, _ = measure(asked, (both[0], both[1]), told)
     if race.interrupted:
         raise KeyboardInterrupt
     return race
 
 
-def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Race:
-    """Race the variants, and measure the winner in full.
+def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> tuple[Race, Measured | None]:
+    """Race the variants, and measure the winner in full; its result is None if that did not begin.
 
     Raises:
         OutOfTime: the budget ended before anything was timed.
@@ -193,40 +194,40 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         return Duel(as_variant(leader, 0), variant._replace(spec=seen))
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
-    race = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders)
+    course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders)
     for each in children:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
-    record, interrupted = None, False
+    measured, interrupted = None, False
     try:
-        race.run()
+        course.run()
         left_s = begin_s + asked.budget_s - monotonic()
-        raced_at = (batch_of(race.leader, batch_size),)
-        only = None if race.leader.batch_sizes is None else raced_at
-        winner = msgspec.structs.replace(race.leader, budget_s=max(round(left_s), 1), batch_sizes=only)
+        raced_at = (batch_of(course.leader, batch_size),)
+        only = None if course.leader.batch_sizes is None else raced_at
+        winner = msgspec.structs.replace(course.leader, budget_s=max(round(left_s), 1), batch_sizes=only)
         for each in children:
             each.end_within(None)
         job = Job([winner], asked.folder, asked.command, first=raced_at)
         (measured,) = sweep(job, children[0], progress)
-        record = measured.record if measured.record.rows else None
         if measured.ended_by is not None:
             raise measured.ended_by
     except OutOfTime:  # the race is over, and its winner is known
         pass
     except KeyboardInterrupt:
         interrupted = True
-    return Race(
+    race = Race(
         goal=asked.goal,
         batch_size=batch_size,
         device_name=name,
         started=started,
         budget_s=asked.budget_s + (before.budget_s if before else 0),
         seconds=monotonic() - begin_s + (before.seconds if before else 0),
-        contenders=race.contenders,
-        winner=race.leader,
-        record=record,
+        contenders=course.contenders,
+        winner=course.leader,
+        record=measured.record if measured is not None and measured.record.rows else None,
         interrupted=interrupted,
         source_sha256=sha256,
     )
+    return race, measured
 
 
 def _core_sets(device: str) -> tuple[str, ...]:
