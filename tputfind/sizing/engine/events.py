@@ -13,8 +13,6 @@ from typing import Any, Literal
 
 Routing = Literal["shared", "random", "least-loaded", "two-choices"]
 """One queue for all devices, or a queue per device and how the router picks one."""
-BatchRun = tuple[float, int, int, float, int]
-"""The start of a batch in ms, its samples, its items, its ms, and the number of its kind of device."""
 Alone = Callable[[int, float], tuple[float, int]]
 """For a lone device: takes the first item and the time at which the device is free; returns the start of the batch in
 ms, and the number of the item after it."""
@@ -44,12 +42,12 @@ class Clock:
 class Device:
     """One device: its largest batch and service times, and the state that a server keeps for it.
 
-    ``draw`` returns the ms of a batch, from its samples and items; ``log`` has the start, samples, items, ms and kind
-    of device of each batch. ``turn`` counts the batches that its worker began, and ``freed`` is when the last one
-    ended.
+    ``draw`` returns the ms of a batch, from its samples and items; ``log`` has five numbers for each batch, one after
+    the other: its start in ms, samples, items, ms and kind of device. ``turn`` counts the batches that its worker
+    began, and ``freed`` is when the last one ended.
     """
 
-    def __init__(self, cap: int, draw: Callable[[int, int], float], log: list[BatchRun], kind: int) -> None:
+    def __init__(self, cap: int, draw: Callable[[int, int], float], log: list[float], kind: int) -> None:
         self.cap, self.draw, self.log, self.kind = cap, draw, log, kind
         self.batch: list[int] = []
         self.turn, self.freed = 0, 0.0
@@ -59,14 +57,15 @@ class Device:
 class Answers:
     """The requests of each batch, and those refused. Answers of a device go out one by one, ``each_ms`` apart.
 
-    ``batches`` are the requests of each batch, and ``from_ms`` the times from which they are answered. ``samples`` are
-    those of each item if requests stay whole; None if each item is one sample.
+    ``batched`` are the requests of one batch after the other, and ``from_ms`` the time from which those of each are
+    answered. ``samples`` are those of each item if requests stay whole; None if each item is one sample.
     """
 
     def __init__(self, samples: Sequence[int] | None, each_ms: float) -> None:
         self.samples, self.each_ms = samples, each_ms
         self.refused = list[int]()
-        self.batches, self.from_ms = list[Sequence[int]](), list[float]()
+        # Flat lists: garbage collections would go through a list for each batch.
+        self.batched, self.from_ms = list[int](), list[float]()
 
     def size(self, batch: Sequence[int]) -> int:
         """Return the samples of a batch."""
@@ -77,7 +76,7 @@ class Answers:
         if self.each_ms:
             end = max(end, device.answered)
             device.answered = end + self.each_ms * len(batch)
-        self.batches.append(batch)
+        self.batched.extend(batch)
         self.from_ms.append(end)
 
 
@@ -171,7 +170,7 @@ class Station:
         size = len(batch) if answers.samples is None else answers.size(batch)
         took_ms = device.draw(size, len(batch))
         now = self.clock.now
-        device.log.append((now, size, len(batch), took_ms, device.kind))
+        device.log.extend((now, size, len(batch), took_ms, device.kind))
         device.turn += 1
         end = now + took_ms
         answers.note(batch, end, device)

@@ -6,14 +6,13 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heapreplace
-from itertools import chain
 from math import inf
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tputfind.sizing.engine.events import Answers, BatchRun, Clock, Device, Router
+from tputfind.sizing.engine.events import Answers, Clock, Device, Router
 from tputfind.sizing.engine.servers import PROFILES, Greedy, Server
 from tputfind.sizing.engine.service_times import ServiceTimes
 from tputfind.sizing.traffic.stream import without_idle
@@ -36,7 +35,7 @@ class Kind(NamedTuple):
 
 
 class Served(NamedTuple):
-    """The answer time of each request (inf: refused), and all batches: a row each, as in ``BatchRun``.
+    """The answer time of each request (inf: refused), and a row for each batch, as in the log of a device.
 
     ``batch_of`` is the row of each request (-1: refused). It is None if an answer depends on more than one batch.
     """
@@ -68,7 +67,7 @@ def serve(
     clock = Clock()
     whole = samples.tolist() if samples is not None and server.is_whole else None
     answers = Answers(whole, server.per_answer_ms)
-    devices, log = list[Device](), list[BatchRun]()
+    devices, log = list[Device](), list[float]()
     free = iter(free_ms)
     for number, kind in enumerate(fleet):
         draw = kind.service.drawn(kind.cap, (*seed, number) if number else seed)
@@ -92,9 +91,9 @@ def serve(
         if join is not None:
             head = join(came, head, events[0][0] if events else inf)
     advance(inf)
-    batches = np.fromiter(chain.from_iterable(log), np.float64, 5 * len(log)).reshape(-1, 5)
+    batches = np.array(log, np.float64).reshape(-1, 5)
     in_one_batch = items is None and server.per_answer_ms == 0
-    done_ms, batch_of = _answers_by_request(answers, len(arrivals))
+    done_ms, batch_of = _answers_by_request(answers, len(arrivals), batches[:, 2].astype(np.int64))
     return Served(done_ms, batches, batch_of if in_one_batch else None)
 
 
@@ -162,10 +161,14 @@ def exact_times(arrivals: NDArray[np.float64], fleet: Sequence[Kind], server: Se
     return without_idle(arrivals, alone_ms * batches + each_ms, server.window_ms)
 
 
-def _answers_by_request(answers: Answers, requests: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the answer time of each request, with the last of its items, and a batch that it was in."""
-    items = np.fromiter(map(len, answers.batches), np.int64, len(answers.batches))
-    batched = np.fromiter(chain.from_iterable(answers.batches), np.int64, int(items.sum()))
+def _answers_by_request(
+    answers: Answers, requests: int, items: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the answer time of each request, with the last of its items, and a batch that it was in.
+
+    ``items`` are those of each batch.
+    """
+    batched = np.array(answers.batched, np.int64)
     ends, batch_of = np.repeat(answers.from_ms, items), np.full(requests, -1)
     if answers.each_ms:
         ends += answers.each_ms * (np.arange(1, len(ends) + 1) - np.repeat(np.cumsum(items) - items, items))
