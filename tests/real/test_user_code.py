@@ -55,6 +55,13 @@ def test_file_with_relative_imports_is_refused_with_its_dotted_name(tmp_path):
     assert asked(tmp_path, "mine.nets.net:make")[0] == 0
 
 
+def test_a_file_that_exports_a_model_as_it_is_imported_runs(tmp_path):
+    exports = "import torch\ntorch.export.export(torch.nn.Linear(4, 4), (torch.randn(2, 4),))\n"
+    (tmp_path / "net.py").write_text(f"{exports}{NET}")
+
+    assert asked(tmp_path, "net.py:make") == (0, "")
+
+
 def test_import_error_of_another_module_is_shown_unchanged(tmp_path):
     (tmp_path / "helper.py").write_text("from .layers import Layer\n")
     (tmp_path / "net.py").write_text(f"import helper\n{NET}")

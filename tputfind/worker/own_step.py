@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
@@ -298,11 +299,12 @@ class OwnStep:
 
 def tensor_bytes() -> int:
     """Return the bytes of the tensors in this process; before any others are made, those that a file's import made."""
-    storages = {
-        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
-        for tensor in gc.get_objects()
-        if issubclass(type(tensor), torch.Tensor) and tensor.layout is torch.strided
-    }
+    storages = {}
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.Tensor) and one.layout is torch.strided:
+            storage = one.untyped_storage()
+            with suppress(RuntimeError):  # a tensor of a tracer has no memory
+                storages[storage.data_ptr()] = storage.nbytes()
     return sum(storages.values())
 
 
