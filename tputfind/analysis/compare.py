@@ -218,7 +218,7 @@ def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: Sc
         reason = f"{failure.kind.replace('_', ' ')} in {('OLD', 'NEW')[tried.failed or 0]}"
     else:
         reason = (
-            "" if interval else f"timed in {count} round{'s' if count > 1 else ''}: a verdict needs {FEWEST_ROUNDS}"
+            "" if interval else f"timed in {count} round{'' if count == 1 else 's'}: a verdict needs {FEWEST_ROUNDS}"
         )
     return Judgement(
         old_batch=turns.batch_sizes[0],

@@ -85,7 +85,7 @@ def test_too_few_rounds_are_ambiguous(count):
     judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(4), number=count))), 0.01, 1)
 
     assert (judgement.verdict, judgement.low, is_certain(judgement, None)) == ("ambiguous", None, False)
-    assert f"timed in {count} rounds" in judgement.reason
+    assert f"timed in {count} round{'' if count == 1 else 's'}: a verdict needs 3" == judgement.reason
 
 
 def test_one_or_two_rounds_distinguish_differences_beyond_assumed_scatter():

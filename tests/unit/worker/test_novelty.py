@@ -69,10 +69,13 @@ def test_a_model_that_waits_for_a_core_is_acquitted(monkeypatch):
     waits_s = [0.0]
 
     class Preempted(Model):
+        """Works for 20 ms in each step, and waits for a core when its input is new."""
+
         def __call__(self, inputs: torch.Tensor) -> torch.Tensor:
             start_s = time.perf_counter()
             output = super().__call__(inputs)
             waits_s[0] += time.perf_counter() - start_s
+            time.sleep(0.02)
             return output
 
     monkeypatch.setattr(output_check, "core_wait_s", lambda: waits_s[0], raising=False)
