@@ -55,7 +55,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.dtype in _AUTOCAST:
         modes += f", torch.autocast({device}, {_AUTOCAST[spec.dtype]})"
     several = "+" in record.input_shape and spec.source != "hf"  # they are named for hf
-    yield from (line.replace("model(x)", "model(*x)") if several else line for line in _step(spec, modes))
+    yield from _step(spec, modes, "model(*x)" if several else "model(x)")
 
 
 def _model(spec: Spec) -> Iterator[str]:
@@ -91,17 +91,17 @@ def _optimizer(name: str) -> str:
     return f"torch.optim.{_SPELLED.get(name, name.capitalize())}(model.parameters(), lr=1e-4{settings})"
 
 
-def _step(spec: Spec, modes: str) -> Iterator[str]:
+def _step(spec: Spec, modes: str, call: str) -> Iterator[str]:
     if spec.mode == "cudagraph":
         yield "side = torch.cuda.Stream()"
         yield "side.wait_stream(torch.cuda.current_stream())"
         yield f"with {modes}, torch.cuda.stream(side):"
         yield "    for _ in range(3):"
-        yield "        model(x)"
+        yield f"        {call}"
         yield "torch.cuda.current_stream().wait_stream(side)"
         yield "graph = torch.cuda.CUDAGraph()"
         yield f"with {modes}, torch.cuda.graph(graph):"
-        yield "    y = model(x)"
+        yield f"    y = {call}"
         yield "graph.replay()  # after x.copy_(...): y then holds the outputs"
         return
     if spec.phase == "train":
@@ -114,7 +114,7 @@ def _step(spec: Spec, modes: str) -> Iterator[str]:
     if indent:
         yield f"for x, labels in batches:  # {times} of them"
     yield f"{indent}with {modes}:"
-    yield f"{indent}    y = model(x)"
+    yield f"{indent}    y = {call}"
     if spec.phase == "train":
         share = "" if times == 1 else f" / {times}"
         yield f"{indent}loss = torch.nn.functional.cross_entropy(y.float(), labels){share}"
