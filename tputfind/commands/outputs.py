@@ -1,19 +1,32 @@
 """Files that a command reads and writes: those on its command line, and those that a model is made of."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.report.outputs import Places, Source
+from tputfind.report.outputs import Output, Places, Source, table_of
 
 
 def read_places(given: dict[str, Any], folder: Path | None = None) -> Places:
     """Remove the options that name output files from the arguments of a command, and return them."""
     return Places(folder, given.pop("save") or (), given.pop("overwrite"))
+
+
+def csv_of_record(record: Record, path: Path) -> tuple[Output, Callable[[], bytes]]:
+    """Return the CSV beside the file of a record, and the function that makes it."""
+
+    def make() -> bytes:
+        from tputfind.report.renderers.csv import render_csv
+        from tputfind.report.views.records import data
+
+        return render_csv(data([record]))
+
+    return table_of(path), make
 
 
 def record_sources(names: Iterable[str | Path]) -> list[Source]:

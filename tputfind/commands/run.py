@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -12,7 +11,7 @@ from rich.console import Console
 
 from tputfind.commands.console import Given, command_line, finish, stop_signals, tell
 from tputfind.commands.options import MEASURING
-from tputfind.commands.outputs import model_sources, read_places, record_sources
+from tputfind.commands.outputs import csv_of_record, model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
 from tputfind.processes import cores
 from tputfind.processes.children import Children
@@ -284,18 +283,11 @@ def _write(
     document = document_of([one.record for one in kept])
     in_files = [(one.record, one.file.path) for one in kept if one.file.path is not None]
     outputs.protect(Source("the record of this run", path) for _, path in in_files)
-    outputs.write(forms(document), [(table_of(path), partial(_table, record)) for record, path in in_files])
+    outputs.write(forms(document), [csv_of_record(*one) for one in in_files])
     problems += [one.file.problem for one in kept if one.file.problem is not None]
     problems += outputs.problems
     saved = [str(one.file.path) for one in kept if one.file.path and one.file.problem is None]
     return saved, document if any(one.record.rows or one.record.edge for one in kept) else None
-
-
-def _table(record: Record) -> bytes:
-    from tputfind.report.renderers.csv import render_csv
-    from tputfind.report.views.records import data
-
-    return render_csv(data([record]))
 
 
 def _interruption(

@@ -10,15 +10,13 @@ from rich.console import Console
 
 from tputfind.analysis.race import decode_race
 from tputfind.commands.console import Given, command_line, finish, stop_signals
-from tputfind.commands.outputs import model_sources, read_places
+from tputfind.commands.outputs import csv_of_record, model_sources, read_places
 from tputfind.errors import Interrupted
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
-from tputfind.report.outputs import check_places, forms, table_of
+from tputfind.report.outputs import check_places, forms
 from tputfind.report.progress import show_progress
-from tputfind.report.renderers.csv import render_csv
-from tputfind.report.views import records
 from tputfind.report.views import tune as view
 from tputfind.runners import tune
 
@@ -51,7 +49,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     document = view.document(race)
     record, file = race.record, None if measured is None else measured.file
     path = None if record is None or file is None else file.path
-    table = [] if record is None or path is None else [(table_of(path), lambda: render_csv(records.data([record])))]
+    table = [] if record is None or path is None else [csv_of_record(record, path)]
     outputs.write(forms(document), table)
     problems = [*([file.problem] if file is not None and file.problem is not None else []), *outputs.problems]
     if race.interrupted:
