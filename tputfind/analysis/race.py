@@ -11,8 +11,7 @@ from msgspec import Meta
 
 from tputfind.analysis.compare import Judgement
 from tputfind.analysis.turns import Turns
-from tputfind.errors import BadRecord
-from tputfind.record.identity import Question, name_of, question_of, roles, unlike_questions
+from tputfind.record.identity import name_of
 from tputfind.record.record import Record
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
@@ -93,35 +92,6 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     def untried(self) -> list[Contender]:
         """The variants that the budget left out."""
         return [one for one in self.contenders if one.outcome == "untried"]
-
-
-def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sha256: str | None) -> list[Contender]:
-    """Return the contenders of a race, which goes on as a race of ``plain`` on this device.
-
-    Raises:
-        BadRecord: it is a race of something else.
-    """
-    theirs = race.specs[0]
-    here = Question((msgspec.structs.replace(plain, budget_s=theirs.budget_s),), device_name)
-    differing = unlike_questions(question_of(race), here)
-    if race.goal != goal:
-        differing.append(f"goal ({race.goal} there, {goal} here)")
-    if race.source_sha256 != sha256:
-        differing.append("the file that the model is made by was changed")
-    if differing:
-        raise BadRecord(f"the race cannot go on here, since this differs: {'; '.join(differing)}", _ANEW)
-    free = {name: getattr(plain, name) for name, role in roles(Spec).items() if role == "free" or name == "budget_s"}
-
-    def as_here(spec: Spec) -> Spec:
-        return msgspec.structs.replace(spec, **free)
-
-    return [
-        msgspec.structs.replace(one, spec=as_here(one.spec), against=one.against and as_here(one.against))
-        for one in race.contenders
-    ]
-
-
-_ANEW: Final = "give the model and the options of that race, or race anew without --resume"
 
 
 def decode_race(data: bytes, name: str) -> Race:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast, get_args
 import msgspec
 
 from tputfind.analysis.answers import too_late
-from tputfind.analysis.race import Contender, Goal, Levels, Race, batch_of, resumed_contenders
+from tputfind.analysis.race import Contender, Goal, Levels, Race, batch_of
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.options import none_of
@@ -29,6 +29,7 @@ from tputfind.session import pickling
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
+from tputfind.session.resume import resumed_contenders
 from tputfind.session.run import Measured
 from tputfind.session.trials import TrialRunner, diagnosis_of
 from tputfind.session.turns import Duel, Variant

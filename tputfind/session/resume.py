@@ -1,4 +1,4 @@
-"""Resuming a record that was cut short: only with the same request, device and method."""
+"""Resuming a record that was cut short, or a race: only with the same request, device and method."""
 
 from collections.abc import Collection, Iterator
 from hashlib import file_digest
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tputfind.analysis.race import Contender, Goal, Race
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
@@ -128,3 +129,33 @@ def _differing(then: msgspec.Struct, now: msgspec.Struct, but: Collection[str] =
     for name, before, after in identity.differing(then, now, "work", "told", "asked"):
         if name not in but:
             yield f"{name} ({before} then, {after} now)"
+
+
+def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sha256: str | None) -> list[Contender]:
+    """Return the contenders of a race, which goes on as a race of ``plain`` on this device.
+
+    Raises:
+        BadRecord: it is a race of something else.
+    """
+    theirs = race.specs[0]
+    here = identity.Question((msgspec.structs.replace(plain, budget_s=theirs.budget_s),), device_name)
+    differing = identity.unlike_questions(identity.question_of(race), here)
+    if race.goal != goal:
+        differing.append(f"goal ({race.goal} there, {goal} here)")
+    if race.source_sha256 != sha256:
+        differing.append(_CHANGED)
+    if differing:
+        raise BadRecord(
+            f"the race cannot go on here, since this differs: {'; '.join(differing)}",
+            "give the model and the options of that race, or race anew without --resume",
+        )
+    free = {name: getattr(plain, name) for name, role in identity.roles(Spec).items() if role == "free"}
+    free["budget_s"] = plain.budget_s
+
+    def as_here(spec: Spec) -> Spec:
+        return msgspec.structs.replace(spec, **free)
+
+    return [
+        msgspec.structs.replace(one, spec=as_here(one.spec), against=one.against and as_here(one.against))
+        for one in race.contenders
+    ]
