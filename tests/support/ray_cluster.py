@@ -30,7 +30,7 @@ class RayNodes:
         self._nodes[number] = self._cluster.add_node(
             **{"num_cpus": 1, "num_gpus": 0, **more},
             node_ip_address=f"127.0.0.{number}",
-            # In a folder of all nodes, each would unpack the files of a run anew, from under the process of another.
+            # Nodes that share a folder each unpack a run's files there, and remove those that another node is using.
             runtime_env_dir_name=f"runtime_resources_{number}",
             object_store_memory=STORE_BYTES,
             labels=labels,
