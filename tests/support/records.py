@@ -1,14 +1,16 @@
 """A record with round numbers, like the record of a run."""
 
 import base64
+from collections.abc import Sequence
+from typing import Final, Literal
 
 import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.notices.words import MOST_SIGNS, MOST_SIGNS_QUOTING
-from tputfind.record.environment import Environment
+from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.forecast import CardForecast, Forecasts
-from tputfind.record.record import Edge, Failure, Health, OutputCheck, Record, Row, Timing, Trial
+from tputfind.record.record import Edge, Failure, Health, Notice, OutputCheck, Record, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.report.document import notice_line, notices_of
@@ -34,7 +36,7 @@ def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: 
 
     The plan is 100 batches: with fewer, the row was ended by time.
     """
-    end = "full" if batches >= 100 else "time"
+    end: Literal["full", "time"] = "full" if batches >= 100 else "time"
     return Row(
         batch_size=batch_size,
         timings=(
@@ -57,6 +59,20 @@ def row(batch_size: int, device_ms: float, *, enqueue_ms: float = 1.0, batches: 
         seconds=1.5,
         ended_by=end,
     )
+
+
+CUDA_CAN: Final = Capabilities(
+    events=True, own_memory=True, memory_limit=True, allocator_trace=True, graphs=True, pinned_copies=True, health=True
+)
+CPU_CAN: Final = Capabilities(
+    events=False,
+    own_memory=False,
+    memory_limit=True,
+    allocator_trace=False,
+    graphs=False,
+    pinned_copies=False,
+    health=False,
+)
 
 
 def example() -> Record:
@@ -87,6 +103,7 @@ def example() -> Record:
             cpu_name="Example CPU",
             cpu_count=16,
             torch_threads=16,
+            can=CUDA_CAN,
         ),
         input_shape="3x224x224",
         parameters=25557032,
@@ -112,7 +129,7 @@ QUOTING = ("trial_", "row_", "failed_when_", "output_unchecked")
 """Prefixes of notice kinds that quote foreign text."""
 
 
-def whole(found):
+def whole(found: Sequence[Notice]) -> Sequence[Notice]:
     """Check that each notice has a printable sign, cause and advice, and return the notices."""
     for notice in found:
         for text in (notice.seen, notice.cause, notice.advice):

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from support.records import CUDA_CAN
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes import failures, messages
 from tputfind.processes.children import Children
@@ -563,6 +564,7 @@ def record_of(device: Device, shape: Shape, **options: Any) -> Record:
         cpu_name="simulated",
         cpu_count=16,
         torch_threads=16,
+        can=CUDA_CAN,
     )
     return Record(
         tputfind="0",

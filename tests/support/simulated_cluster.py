@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from support.records import CUDA_CAN
 from tputfind.record.environment import Environment
 from tputfind.record.record import Record, Row, Timing
 from tputfind.runners.jobs import NODE_LOST, End
@@ -32,6 +33,7 @@ def record_of(request: Request, at: Node, *, samples: int = 100, **fields: objec
         cpu_name="CPU",
         cpu_count=8,
         torch_threads=8,
+        can=CUDA_CAN,
     )
     timing = Timing(device_ms=(10.0,) * samples, latency_ms=(11.0,) * samples, enqueue_ms=(1.0,) * samples)
     return Record(

@@ -69,4 +69,4 @@ def test_only_devices_package_checks_the_device_type():
         if "devices" not in path.parts and asks.search(path.read_text())
     ]
 
-    assert found == ["record/environment.py"]  # it reads records of versions without capabilities
+    assert found == ["record/environment.py"]  # a CPU fills its host

@@ -12,10 +12,10 @@ from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Failure
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
-from tputfind.record.types import Amount, Count
+from tputfind.record.types import METHOD, Amount, Count
 from tputfind.stats import standard_deviation
 
-SCHEMA: Final = 2
+SCHEMA: Final = 1
 """Incremented when a field is added or changes its meaning."""
 MOST_REPEATS: Final = 10_000
 Repeats = Annotated[int, Meta(ge=1, le=MOST_REPEATS)]
@@ -117,12 +117,11 @@ class Methods(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind
     """The timing methods for one batch of a model. A missing cell does not apply.
 
     The first ``drop`` of the ``repeats`` timings are left out, except without warm-up. ``started`` is ISO 8601, UTC.
-    ``method`` is None in files of schema 1, which lack it.
     """
 
     KIND = "clocks"
-    schema: int = 1
-    method: int | None = None
+    schema: int = SCHEMA
+    method: int = METHOD
     tputfind: str
     command: str
     started: str
@@ -159,8 +158,8 @@ class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
     """
 
     KIND = "clocks"
-    schema: int = 1
-    method: int | None = None
+    schema: int = SCHEMA
+    method: int = METHOD
     tputfind: str
     command: str
     started: str

@@ -52,21 +52,6 @@ class ClockTest(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[str, ...] = ()
 
 
-# Records of versions that did not save capabilities were taken on one of these two.
-_OF_CUDA: Final = Capabilities(
-    events=True, own_memory=True, memory_limit=True, allocator_trace=True, graphs=True, pinned_copies=True, health=True
-)
-_OF_CPU: Final = Capabilities(
-    events=False,
-    own_memory=False,
-    memory_limit=True,
-    allocator_trace=False,
-    graphs=False,
-    pinned_copies=False,
-    health=False,
-)
-
-
 class RankDevice(msgspec.Struct, frozen=True, kw_only=True):
     """The device of one rank of a job. Unknown is None."""
 
@@ -79,9 +64,8 @@ class RankDevice(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The device, host and software of a run. Unknown is None.
 
-    ``memory_of_others_bytes`` is the device memory that other processes held before the run. ``capabilities`` is None
-    in records of versions that did not save them; ``can`` is never None. ``clock`` and ``clock_test`` are those of a
-    device whose clocks are tested before a run.
+    ``memory_of_others_bytes`` is the device memory that other processes held before the run. ``clock`` and
+    ``clock_test`` are those of a device whose clocks are tested before a run.
     """
 
     device: Annotated[str, ASKED]
@@ -108,7 +92,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     """The host cores that the process was bound to, such as ``0-15+32-47``; None if it was not bound."""
     others: Annotated[tuple[RankDevice, ...], TOLD] = ()
     """The devices of the ranks from 1, if one model runs on several; ``device`` is that of rank 0."""
-    capabilities: Annotated[Capabilities | None, FREE] = None
+    can: Annotated[Capabilities, FREE] = msgspec.field(name="capabilities")
     clock: Annotated[Clock | None, TOLD] = None
     clock_test: Annotated[ClockTest | None, FREE] = None
 
@@ -124,15 +108,11 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
             return ACCELERATORS_PER_HOST
         return 1 if self.device == "cpu" else None
 
-    @property
-    def can(self) -> Capabilities:
-        """The capabilities of the device; those of CUDA or of the CPU if the record has none."""
-        if self.capabilities is not None:
-            return self.capabilities
-        return _OF_CPU if self.device == "cpu" else _OF_CUDA
-
 
 def unknown_environment(device: str = "", device_name: str = "", host: str = "") -> Environment:
     """Return the environment of a device that did not answer, of which no more is known than this."""
     blank: dict[str, Any] = dict.fromkeys(("torch", "python", "cpu_name"), "")
-    return Environment(device=device, device_name=device_name, host=host, cpu_count=0, torch_threads=0, **blank)
+    can = Capabilities(**dict.fromkeys(Capabilities.__struct_fields__, False))
+    return Environment(
+        device=device, device_name=device_name, host=host, cpu_count=0, torch_threads=0, can=can, **blank
+    )

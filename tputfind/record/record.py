@@ -15,10 +15,8 @@ from tputfind.record.types import METHOD, Amount, Bytes, Count, CountFromZero
 from tputfind.record.untrusted import check_schema, command_of, indent_json, printable_json, told_as_bad_record
 from tputfind.units import echo
 
-SCHEMA: Final = 11
+SCHEMA: Final = 1
 """Incremented when a field is added or changes its meaning."""
-OLDEST_SCHEMA: Final = 5
-"""The oldest schema that this version reads."""
 
 FailureKind = Literal[
     "out_of_memory",
@@ -181,7 +179,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     size, including the loading and choice of kernels; it is None if the step is watched for a memory limit or other
     steps came before. ``warmup_steps`` and ``warmup_s`` do not count, the first step included: batches whose times had
     not settled, and those between the blocks of a window. ``steady`` is whether times had settled when the window
-    began, None if there were too few to test; ``ended_by`` is None in older records. ``copy_in_ms`` and ``copy_out_ms``
+    began, None if there were too few to test; ``copy_in_ms`` and ``copy_out_ms``
     are, with ``--transfer``, the copies of one batch alone on an idle device. ``others_busy_cores`` is the number of
     host cores that other processes kept busy during the throughput window, None if the device is not the host.
     ``all_busy_share`` is the fraction of that window during which all other devices of the job worked too, None if
@@ -211,8 +209,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ``allocator_retries`` is how often, warm-up included, the allocators ran out, returned all unused memory to the
     device and tried again. ``memory_of_others_bytes`` is the device memory that other processes held when the latest
     process began. ``seconds`` is the time that the processes spent on the row, 0 for one that died. ``ended_by`` is why
-    no further process timed it, None while one is due, and in older records. ``parameter_bytes`` are the bytes of the
-    model's parameters by dtype, as measured; empty in older records. ``seen`` are observations of the model.
+    no further process timed it, None while one is due. ``parameter_bytes`` are the bytes of the model's parameters by
+    dtype, as measured. ``seen`` are observations of the model.
     ``samples`` is the number of samples of a step, if a step of the user's own sets one that is not the batch size.
     """
 
@@ -430,7 +428,7 @@ def decode_record(data: bytes, name: str) -> Record:
         data = printable_json(data)
         if command := command_of(data):
             raise BadRecord(f"{name} is not a record of a run: tputfind {command} wrote it", "tputfind report shows it")
-        check_schema(data, name, SCHEMA, OLDEST_SCHEMA)
+        check_schema(data, name, SCHEMA)
         record = msgspec.json.decode(data, type=Record)
     return _check_windows(record, name)
 

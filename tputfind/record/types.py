@@ -48,7 +48,7 @@ DEVICES: Final = ("auto", "cpu", "cpu:0-3", "cuda", "cuda:N", "xpu", "npu", "hpu
 """``N`` stands for a device's number, which every kind of device accepts; ``0-3`` for any set of cores."""
 
 
-METHOD: Final = 10
+METHOD: Final = 1
 """Incremented when measuring changes, so that old and new numbers are not compared by mistake."""
 REPEATABILITY: Final = 0.002
 """Limit of repeatability on one machine, as a fraction, however many samples there are: the same loop of ten seconds,

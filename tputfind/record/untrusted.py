@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from tputfind.errors import BadRecord
+from tputfind.record.types import Count
 from tputfind.units import echo, printable
 
 _SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
@@ -94,13 +95,7 @@ def indent_json(value: object) -> bytes:
 
 
 class _Header(msgspec.Struct):
-    schema: int
-
-
-class _LaterHeader(msgspec.Struct):
-    """The header of files whose first schema lacked the field."""
-
-    schema: int = 1
+    schema: Count
 
 
 _OF_ANOTHER_COMMAND: Final = re.compile(rb'\s*\{\s*"kind":\s*"(methods|pipeline|forecast)"')
@@ -112,26 +107,18 @@ def command_of(data: bytes) -> str | None:
     return None if found is None else "forecast" if found[1] == b"forecast" else "clocks"
 
 
-def check_schema(data: bytes, name: str, newest: int, oldest: int = 1) -> None:
+def check_schema(data: bytes, name: str, newest: int) -> None:
     """Check that the JSON has a schema that this version reads.
 
     Raises:
-        BadRecord: the schema is newer or older.
+        BadRecord: the schema is newer.
         msgspec.DecodeError: it is not JSON, or has no schema.
     """
-    header = (
-        msgspec.json.decode(data, type=_LaterHeader) if command_of(data) else msgspec.json.decode(data, type=_Header)
-    )
-    schema = header.schema
+    schema = msgspec.json.decode(data, type=_Header).schema
     if schema > newest:
         raise BadRecord(
             f"{name} has schema {schema}, and this version reads up to {newest}",
             "it was written by a newer tputfind: pip install --upgrade tputfind",
-        )
-    if schema < oldest:
-        raise BadRecord(
-            f"{name} has schema {schema}, and this version reads from {oldest} on",
-            "measure anew: an early version wrote it",
         )
 
 

@@ -330,10 +330,6 @@ def _row_text(record: Record, row: Row | None) -> str:
     )
 
 
-_ONE_WINDOW_UNSAID: Final = 4
-"""Method in which, without events, one window gave throughput and latency, while no record said so."""
-
-
 def seconds_spent(record: Record) -> dict[str, float]:
     """Return the seconds of each part of a run, in order.
 
@@ -345,8 +341,7 @@ def seconds_spent(record: Record) -> dict[str, float]:
     search_s = sum(trial.seconds for trial in record.trials)
     rows_s = sum(row.seconds for row in record.rows)
     warmup_s = sum(timing.warmup_s or 0.0 for timing in timings)
-    shared = not record.environment.can.events and record.method == _ONE_WINDOW_UNSAID
-    two = [timing for timing in timings if not (shared or timing.one_window)]
+    two = [timing for timing in timings if not timing.one_window]
     windows_ms = sum(sum(timing.device_ms) for timing in timings) + sum(sum(timing.latency_ms) for timing in two)
     compiling_s = sum(timing.compiled.seconds for timing in timings if timing.compiled is not None)
     known_s = warmup_s + windows_ms / 1000 + compiling_s

@@ -15,7 +15,6 @@ from tputfind.record.clocks import (
     BOUNDARIES,
     GRAPH,
     METHODS,
-    SCHEMA,
     Asked,
     Cell,
     Condition,
@@ -37,7 +36,6 @@ from tputfind.record.clocks import (
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
-from tputfind.record.types import METHOD
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
@@ -84,8 +82,6 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
         _check(asked, cold)
         cells += cold
     found = Methods(
-        schema=SCHEMA,
-        method=METHOD,
         tputfind=__version__,
         command=command,
         started=started,
@@ -223,8 +219,6 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         failed = msgspec.structs.replace(first, model=times.failed_model)
         raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
     found = Pipeline(
-        schema=SCHEMA,
-        method=METHOD,
         tputfind=__version__,
         command=command,
         started=started,

@@ -1,6 +1,6 @@
 """Resuming a record that was cut short, or a race: only with the same request, device and method."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from hashlib import file_digest
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tputfind.analysis.race import Contender, Goal, Race
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
-from tputfind.record.record import SCHEMA, Failure, Record
+from tputfind.record.record import Failure, Record
 from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.types import METHOD
 from tputfind.session.inspect import now
@@ -50,11 +50,6 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
         raise BadRecord(
             f"the record was measured by method {record.method}, and this version measures by method {METHOD}",
             "measure anew: the figures of the two must not stand side by side",
-        )
-    if record.schema != SCHEMA:
-        raise BadRecord(
-            f"the record was begun by an older version, with schema {record.schema}; this one writes {SCHEMA}",
-            "measure anew: what the older version did not look at cannot be added",
         )
     check_spec(record, spec)
     model_then, model_now = (record.input_shape, record.parameters), (now.input_shape, now.parameters)
@@ -116,8 +111,7 @@ def _is_accident(failure: Failure | None) -> bool:
 
 def check_spec(record: Record, spec: Spec) -> None:
     """Make sure that the request matches the record's; BadRecord otherwise."""
-    unknown_then = _NEWER if record.schema < SCHEMA else set()
-    differing = list(_differing(record.spec, apply_findings(spec, record.spec), unknown_then))
+    differing = list(_differing(record.spec, apply_findings(spec, record.spec)))
     if differing:
         raise BadRecord(
             f"the record is of another measurement: {'; '.join(differing)}",
@@ -125,10 +119,9 @@ def check_spec(record: Record, spec: Spec) -> None:
         )
 
 
-def _differing(then: msgspec.Struct, now: msgspec.Struct, but: Collection[str] = ()) -> Iterator[str]:
+def _differing(then: msgspec.Struct, now: msgspec.Struct) -> Iterator[str]:
     for name, before, after in identity.differing(then, now, "work", "told", "asked"):
-        if name not in but:
-            yield f"{name} ({before} then, {after} now)"
+        yield f"{name} ({before} then, {after} now)"
 
 
 def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sha256: str | None) -> list[Contender]:

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.records import HEALTH, example, row
+from support.records import CPU_CAN, HEALTH, example, row
 
 from tputfind.analysis.answers import (
     answers,
@@ -131,7 +131,7 @@ def test_row_is_host_bound_from_80_percent_and_unknown_without_samples():
 
 def test_peak_bytes_is_reserved_and_resident_only_where_that_is_unknown():
     record, one = example(), row(8, 4.0)
-    host = replace(record, environment=replace(record.environment, device="cpu"))
+    host = replace(record, environment=replace(record.environment, device="cpu", can=CPU_CAN))
 
     assert peak_bytes(record, one) == 8 * 2**21
     assert peak_bytes(host, one) == 8 * 2**21

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
-from support.records import example
+from support.records import CPU_CAN, CUDA_CAN, example
 
 from tputfind.analysis import clocks as findings
 from tputfind.commands import clocks
@@ -51,7 +51,7 @@ BROKEN = Failure(kind="error", message="RuntimeError: operation not permitted wh
 
 def can(device: str):
     """Return the capabilities of a device."""
-    return replace(example().environment, device=device).can
+    return CPU_CAN if device == "cpu" else CUDA_CAN
 
 
 def steady(mean_ms: float, count: int = 45) -> Figures:
@@ -301,7 +301,7 @@ def test_less_than_one_percent_within_the_noise_is_no_figure():
 
 
 def test_cpu_methods_get_one_sentence_about_inapplicable_parts():
-    on_cpu = replace(example().environment, device="cpu")
+    on_cpu = replace(example().environment, device="cpu", can=CPU_CAN)
     cells = [
         Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
         for ways, condition in [*loops(can("cpu"), cold=False), *loops(can("cpu"), cold=True)]

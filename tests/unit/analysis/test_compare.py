@@ -7,11 +7,12 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.records import example
+from support.records import CPU_CAN, example
 
 from tputfind.analysis.compare import Judgement, compare, gate
 from tputfind.errors import BadRequest, Regression
 from tputfind.record.record import Edge, Failure, Health, Row, Timing
+from tputfind.record.types import METHOD
 from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.views.compare import document
 from tputfind.stats import ratio_interval
@@ -116,7 +117,7 @@ def test_another_shape_or_method_is_refused():
     with pytest.raises(BadRequest, match="input 3x224x224 and 3x64x64"):
         compare(old, replace(old, input_shape="3x64x64"))
     with pytest.raises(BadRequest, match="method"):
-        compare(old, replace(old, method=1))
+        compare(old, replace(old, method=METHOD + 1))
 
 
 def test_compare_model_in_other_checkout_is_same_and_changes_are_reported():
@@ -225,7 +226,7 @@ def test_rows_bound_by_the_host_pass_no_judgement_on_a_gate():
 
 def test_inputs_and_threads_of_a_cpu_make_it_another_job():
     old = record(steady(8, 20))
-    cpu = replace(old.environment, device="cpu", torch_threads=1)
+    cpu = replace(old.environment, device="cpu", can=CPU_CAN, torch_threads=1)
     more = replace(cpu, torch_threads=64)
 
     with pytest.raises(BadRequest, match="threads 1 and 64"):

@@ -56,7 +56,6 @@ REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
     "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
     "forecast_json": ("forecast", partial(indent_json, FORECASTS)),
     "record": ("record", lambda: example().to_json()),
-    "old_record": ("record", (GOLDEN / "schema-5.json").read_bytes),
     "clocks": ("clocks", record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
     "clocks_of_today": (
         "clocks",

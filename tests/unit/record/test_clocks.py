@@ -2,7 +2,6 @@
 
 import json
 
-import msgspec
 import pytest
 from support.folders import RESULTS, record_path
 from support.records import FORECASTS
@@ -31,11 +30,10 @@ def edited(tmp_path, source, **fields):
 
 
 @pytest.mark.parametrize(("path", "kind"), [(METHODS, Methods), (PIPELINE, Pipeline)])
-def test_clocks_file_round_trips_and_schema_1_has_no_method(path, kind, tmp_path):
+def test_clocks_file_round_trips(path, kind, tmp_path):
     found = files.load(path)
 
     assert isinstance(found, kind)
-    assert (found.schema, found.method) == (1, None)
     (tmp_path / "again.json").write_bytes(indent_json(found))
     assert files.load(tmp_path / "again.json") == found
 
@@ -44,18 +42,6 @@ def test_forecasts_come_back_as_they_were(tmp_path):
     (tmp_path / "forecast.json").write_bytes(indent_json(FORECASTS))
 
     assert files.load(tmp_path / "forecast.json") == FORECASTS
-
-
-def test_forecast_file_of_schema_1_loads_without_memory_split(tmp_path):
-    earlier = msgspec.json.decode(indent_json(FORECASTS))
-    earlier["schema"] = 1
-    del earlier["variants"], earlier["cards"][0]["split"]
-    (tmp_path / "forecast.json").write_bytes(msgspec.json.encode(earlier))
-
-    found = files.load(tmp_path / "forecast.json")
-
-    assert found.cards == FORECASTS.cards
-    assert found.variants == ()
 
 
 def test_a_record_of_a_run_is_loaded_as_one():
@@ -70,10 +56,10 @@ def test_a_record_of_a_run_is_loaded_as_one():
         (METHODS, {"repeats": 10**15}, "repeats"),
         (METHODS, {"drop": -1}, "drop"),
         (METHODS, {"batch_size": 0}, "batch_size"),
-        (METHODS, {"schema": 99}, "has schema 99, and this version reads up to 2"),
+        (METHODS, {"schema": 99}, "has schema 99, and this version reads up to 1"),
         (PIPELINE, {"host_work_ms": "long"}, "host_work_ms"),
         (None, {"cards": [{"memory_bytes": 1, "largest_batch": -1, "error": 0}]}, "largest_batch"),
-        (None, {"schema": 99}, "has schema 99, and this version reads up to 2"),
+        (None, {"schema": 99}, "has schema 99, and this version reads up to 1"),
         (None, {"tried": "all"}, "tried"),
     ],
 )

@@ -29,7 +29,7 @@ def changed(kind, name):
     held = getattr(record, part)
     value = getattr(held, name)
     other: Any = "other" if isinstance(value, str) else (value or 0) + 1 if isinstance(value, int | float) else "other"
-    if name == "capabilities":
+    if name == "can":
         other = replace(held.can, health=False)
     changed = held.__copy__()
     msgspec.structs.force_setattr(changed, name, other)

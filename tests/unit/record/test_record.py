@@ -11,7 +11,6 @@ import tputfind
 from tputfind.errors import BadRecord
 from tputfind.record.environment import Environment
 from tputfind.record.record import (
-    OLDEST_SCHEMA,
     SCHEMA,
     Failure,
     Health,
@@ -25,7 +24,6 @@ from tputfind.record.record import (
 )
 from tputfind.record.spec import Spec
 from tputfind.record.types import METHOD
-from tputfind.session import resume
 
 TEXT = st.text(st.sampled_from("aZ09 -_.:=@<é漢😀"), max_size=10)  # printable text
 MAYBE_BYTES = st.none() | st.integers(0, 2**50)
@@ -92,63 +90,9 @@ def test_a_record_comes_back_from_its_file_as_it_was(tmp_path):
     assert tputfind.load_record(path) == example()
 
 
-def as_told_before_schema_6(rows):
-    """Yield the rows without their end reasons."""
-    for one in rows:
-        timings = tuple(replace(timing, ended_by=None) for timing in one.timings)
-        yield replace(one, timings=timings, ended_by=None)
-
-
-def test_schema_5_record_loads_without_end_reasons_of_rows():
-    record = tputfind.load_record(GOLDEN / "schema-5.json")
-
-    assert (record.schema, record.method) == (5, 4)
-    assert record.rows == tuple(as_told_before_schema_6(example().rows))
-    assert record.trials == example().trials
-
-
-def test_schema_6_record_loads_without_forecast_of_smaller_failures():
-    record = tputfind.load_record(GOLDEN / "schema-6.json")
-
-    assert record.schema == 6
-    assert record.rows == example().rows
-    assert record.edge.smaller_forecast is None
-
-
-def test_schema_7_record_loads_without_host_load():
-    record = tputfind.load_record(GOLDEN / "schema-7.json")
-
-    assert record.schema == 7
-    assert record.rows == example().rows
-    assert {timing.others_busy_cores for row in record.rows for timing in row.timings} == {None}
-
-
-def test_schema_8_record_loads_as_solo_without_clock():
-    record = tputfind.load_record(GOLDEN / "schema-8.json")
-
-    assert (record.schema, record.spec.load, record.spec.busy_devices, record.environment.cores) == (8, "solo", 1, None)
-    assert (record.environment.clock, record.environment.clock_test) == (None, None)
-    assert (record.environment.can.memory_size, record.environment.can.memory_peaks) == (True, True)
-    assert record.rows == example().rows
-
-
-def test_schema_9_record_loads_without_parameters_or_settings():
-    record = tputfind.load_record(GOLDEN / "schema-9.json")
-
-    assert (record.schema, record.spec.grad_mode, record.settings) == (9, "inference", ())
-    assert {(tuple(row.parameter_bytes), row.seen) for row in record.rows} == {((), ())}
-
-
-def test_a_record_of_schema_10_still_loads_and_clips_no_gradients():
-    record = tputfind.load_record(GOLDEN / "schema-10.json")
-
-    assert (record.schema, record.spec.clip) == (10, None)
-    assert record.rows == example().rows
-
-
-def test_schema_11_record_loads_with_end_reasons_of_rows(golden):
-    golden("schema-11.json", example().to_json())
-    record = tputfind.load_record(GOLDEN / "schema-11.json")
+def test_record_of_schema_1_loads_as_it_was_written(golden):
+    golden("schema-1.json", example().to_json())
+    record = tputfind.load_record(GOLDEN / "schema-1.json")
 
     assert record == example()
     assert [row.ended_by for row in record.rows] == ["full", None, "full", "time"]
@@ -156,7 +100,7 @@ def test_schema_11_record_loads_with_end_reasons_of_rows(golden):
 
 
 def test_the_trace_of_a_trial_comes_back_as_its_events():
-    record = tputfind.load_record(GOLDEN / "schema-5.json")
+    record = tputfind.load_record(GOLDEN / "schema-1.json")
 
     assert [*record.trials[-1].trace.events()] == [
         ("outside", 500 * 2**20),
@@ -167,16 +111,9 @@ def test_the_trace_of_a_trial_comes_back_as_its_events():
     ]
 
 
-@pytest.mark.parametrize("name", [f"schema-{number}.json" for number in range(OLDEST_SCHEMA, SCHEMA)])
-def test_an_old_record_that_is_written_again_keeps_its_samples(name):
-    record = tputfind.load_record(GOLDEN / name)
-
-    assert decode_record(record.to_json(), "again") == record
-
-
 @pytest.mark.parametrize("rows", [None, 7, [3], ["row"], [{"device_ms": 5}]])
-def test_old_record_with_malformed_rows_is_refused(rows):
-    edited = json.loads((GOLDEN / "schema-5.json").read_bytes()) | {"rows": rows}
+def test_record_with_malformed_rows_is_refused(rows):
+    edited = json.loads((GOLDEN / "schema-1.json").read_bytes()) | {"rows": rows}
 
     with pytest.raises(BadRecord, match="is not a tputfind record"):
         decode_record(json.dumps(edited).encode(), "edited.json")
@@ -200,7 +137,7 @@ def test_merged_row_holds_timings_of_both_processes():
         (b"", "it is not JSON, or cut short"),
         (b"{", "it is not JSON, or cut short"),
         (b"5", "it is 5, and must be an object"),
-        (b'{"schema": 5, "rows": 7}', "rows is 7, and must be a list"),
+        (b'{"schema": 1, "rows": 7}', "rows is 7, and must be a list"),
     ],
 )
 def test_non_record_is_refused_in_one_line(data, said):
@@ -277,14 +214,10 @@ def test_record_of_newer_schema_is_refused_with_the_reason():
         decode_record(newer.to_json(), "newer.json")
 
 
-@pytest.mark.parametrize("schema", [OLDEST_SCHEMA - 1, 1, 0, -1])
-def test_record_older_than_first_release_is_refused_with_advice(schema):
-    older = replace(example(), schema=schema)
-
-    with pytest.raises(BadRecord) as refused:
-        decode_record(older.to_json(), "old.json")
-    assert refused.value.message == f"old.json has schema {schema}, and this version reads from {OLDEST_SCHEMA} on"
-    assert refused.value.hint == "measure anew: an early version wrote it"
+@pytest.mark.parametrize("schema", [0, -1])
+def test_record_of_impossible_schema_is_refused(schema):
+    with pytest.raises(BadRecord, match=r"is not a tputfind record: .*schema"):
+        decode_record(replace(example(), schema=schema).to_json(), "edited.json")
 
 
 @given(st.integers(0, len(example().to_json()) - 2))
@@ -314,26 +247,6 @@ def test_a_missing_file_is_refused(tmp_path):
 def test_throughput_is_batches_times_batch_size_over_the_window():
     assert row(32, 8.0).samples_per_s == pytest.approx(4000.0)
     assert Row(batch_size=4).samples_per_s is None
-
-
-def test_finished_record_of_older_schema_matches_its_own_options():
-    record = tputfind.load_record(GOLDEN / "schema-5.json")
-    asked = replace(record.spec, batches=None, warmup=None, max_seconds=None)
-
-    resume.check_spec(record, record.spec)
-    resume.check_spec(record, asked)
-    with pytest.raises(BadRecord, match="seed"):
-        resume.check_spec(record, replace(asked, seed=1))
-
-
-@pytest.mark.parametrize(("device", "own_memory"), [("cpu", False), ("cuda:0", True)])
-def test_capabilities_of_record_without_them_follow_the_device(device, own_memory):
-    told = replace(example().environment, device=device)
-    says = replace(told.can, graphs=False, own_memory=not own_memory)
-
-    assert told.capabilities is None
-    assert (told.can.own_memory, told.can.events) == (own_memory, own_memory)
-    assert replace(told, capabilities=says).can == says
 
 
 def cut_short(*trials: Trial, rows: tuple[Row, ...] = ()):

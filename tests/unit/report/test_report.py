@@ -7,7 +7,7 @@ import pandas
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
-from support.records import example, row
+from support.records import CPU_CAN, example, row
 from support.shown import KINDS, csv_of, frame, markdown_of, print_report
 
 from tputfind.analysis import notices
@@ -250,7 +250,7 @@ def test_a_processor_is_named_with_its_threads_and_a_gpu_without(count, named):
         example().environment,
         device="cpu",
         device_name="AMD EPYC",
-        capabilities=None,
+        can=CPU_CAN,
         torch_threads=count,
         memory_total_bytes=int(23.5 * 2**30),
     )

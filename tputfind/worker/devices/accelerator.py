@@ -220,7 +220,7 @@ class Accelerator:
             memory_free_bytes=free,
             driver=getattr(properties, "driver_version", None),
             allocator_conf=self._memory.allocator_conf(),
-            capabilities=self.capabilities,
+            can=self.capabilities,
             clock=("events" if self.capabilities.events else "host") if tested else None,
             clock_test=self._clock_test,
             **cast("Any", software()),

@@ -129,7 +129,7 @@ class Cpu:
             device_name=str(fields["cpu_name"]),
             memory_total_bytes=total,
             memory_free_bytes=available,
-            capabilities=self.capabilities,
+            can=self.capabilities,
             **cast("Any", fields),
         )
 

@@ -54,7 +54,7 @@ class Cuda(Accelerator):
             cuda=torch.version.cuda or torch.version.hip,
             cudnn=None if cudnn is None else str(cudnn),
             allocator_conf=self._conf,
-            capabilities=self.capabilities,
+            can=self.capabilities,
             **cast("Any", fields),
         )
 
