@@ -4,7 +4,7 @@
 
 The code that follows the jobs is that of ``tputfind --ray``. A queue on a simulated clock replaces Ray: it starts the
 first waiting job on the first free node, and starts it again if its node is lost. The figures therefore exclude Ray's
-own work. Every job returns a real record of a whole run of ResNet-50 on an H100. Job durations have a median of 10
+own work. Every job returns a real record of a whole run of ResNet-50 on an H200. Job durations have a median of 10
 minutes, and a tenth of them exceed 25 (log-normal); they are the same in each line.
 
 Writes ``results/simulated/fleet/scale.csv``, and prints it; ``--to FILE`` writes elsewhere.
@@ -34,7 +34,7 @@ from tputfind.runners.places import Node, places_of
 from tputfind.session.progress import Silent
 
 RESULTS = Path(__file__).parents[1] / "results"
-RECORD = RESULTS / "nvidia-h100" / "default" / "resnet50-fp16.json"
+RECORD = RESULTS / "nvidia-h200" / "default" / "resnet50-fp16.json"
 MEDIAN_S, SIGMA = 600.0, 0.7
 LOST_AT_S = 1500.0
 """Half-way, when all nodes are busy."""

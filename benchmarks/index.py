@@ -29,7 +29,6 @@ SUBJECTS = {
     "clocks": "Ways of timing: `tputfind clocks`",
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
-    "minute": "Whole runs by method 10 with default options",
     "plan": "Intervals, budgets and the parts of a run: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Searches and forecasts: `search.py`, `policies.py`, `on_fake.py`, `other_device.py`",
@@ -38,7 +37,6 @@ SUBJECTS = {
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "timing": "The cost of measuring: `benchmarks/sampling.py`, `stages.py`",
     "training": "Forecasts of training without a device: `benchmarks/training_forecasts.py`",
-    "training/edges": "Largest batches of training, for comparison: `training_forecasts.py --measure`",
     "tune": "Races of variants: `tputfind tune`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }
@@ -56,7 +54,8 @@ def index(results: Path) -> str:
     lines = [
         "# Results",
         "",
-        "Unedited files of the tool and its benchmarks. `tputfind report FILE.json` shows a record.",
+        "Files of the tool and its benchmarks, with figures as measured. `tputfind report FILE.json` shows a record.",
+        "Schemas and methods were numbered anew for the first release; method 0 is any that came before.",
         "[Evidence](../docs/evidence.md) lists the claims that rest on them.",
         "`python benchmarks/index.py` writes this page.",
     ]

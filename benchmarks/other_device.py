@@ -1,6 +1,6 @@
 """Forecast largest batches on another device from the records of one, and compare them with its own records.
 
-    python benchmarks/other_device.py FOLDER results/nvidia-h100/default > FILE
+    python benchmarks/other_device.py FOLDER tests/records/nvidia-h100/default > FILE
 
 Records of the same name in both folders are compared. No device is needed. Only the memory of the other device is used,
 as in ``tputfind forecast --memory``.

@@ -1,8 +1,8 @@
 """Measure the cost and the accuracy of the plan of timing, against rows that are timed in full.
 
     python benchmarks/plan.py coverage                      how often intervals contain the true rate, simulated
-    python benchmarks/plan.py replay results/nvidia-h200/minute/*.json  the plan on the raw samples of records
-    python benchmarks/plan.py one results/nvidia-h200/minute/*.json      how far one process lies from others of its row
+    python benchmarks/plan.py replay RECORD.json ...         the plan on the raw samples of records
+    python benchmarks/plan.py one RECORD.json ...            how far one process lies from others of its row
     python benchmarks/plan.py pairs 20                      default and --thorough runs in turn, on this CPU
     python benchmarks/plan.py repeats 12                    one model again and again: processes of a run, and runs
     python benchmarks/plan.py budget 20                     runs under --budget, on this CPU

@@ -27,7 +27,7 @@ from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.plan import plan
 from tputfind.sizing.planner.question import read_demand
 
-LIKE: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/resnet50-fp16.json"
+LIKE: Final = Path(__file__).parents[1] / "tests/records/nvidia-h100/default/resnet50-fp16.json"
 """The record that supplies everything but the latencies."""
 SIZES: Final = 1, 2, 4, 8, 16, 32, 64
 NEAR: Final = 1.2

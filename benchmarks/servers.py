@@ -23,7 +23,7 @@ from tputfind.sizing.engine.servers import Server
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.engine.serving import Kind, serve
 
-RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0.json"
+RECORD: Final = Path(__file__).parents[1] / "tests/records/nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-0.json"
 """A record with steady batches."""
 SEED: Final = 0, 1
 """Seed of the batch durations, in both."""

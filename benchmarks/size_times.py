@@ -20,7 +20,7 @@ from tputfind.errors import NoPlan
 from tputfind.sizing.planner.plan import plan
 from tputfind.sizing.planner.question import read_demand
 
-RECORD: Final = Path(__file__).parents[1] / "results/nvidia-h100/default/vit_b_16-fp16.json"
+RECORD: Final = Path(__file__).parents[1] / "tests/records/nvidia-h100/default/vit_b_16-fp16.json"
 SERVERS: Final[tuple[dict[str, object], ...]] = (
     {"batcher": "greedy"},
     {"batcher": "greedy", "routing": "random"},

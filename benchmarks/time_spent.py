@@ -1,6 +1,6 @@
 """Break down the time of saved runs, and show how much of it contributed to no figure.
 
-    python benchmarks/time_spent.py results/nvidia-h200/minute/*.json
+    python benchmarks/time_spent.py results/nvidia-h200/default/*.json
 
 The last column is the whole duration divided by the seconds of search and timed windows; 1 is the minimum.
 """

@@ -1,28 +1,26 @@
 """Compare forecasts of training from fake tensors with largest batches that were found by search on a device.
 
-    python benchmarks/training_forecasts.py --measure results/nvidia-h200/training/edges
-    python benchmarks/training_forecasts.py results/nvidia-h200/training/edges/*.json \
-        > results/nvidia-h200/training/forecasts.csv
+    python benchmarks/training_forecasts.py --measure > edges.csv
+    python benchmarks/training_forecasts.py edges.csv > forecasts.csv
 
 The first command searches a CUDA device for the largest batches of ten models with SGD and AdamW under a memory limit,
-and of some with other dtypes, limits and checkpointing, and keeps the records. No row is timed. The second command
-needs no device. It writes a line for each record; the summary goes to stderr.
+and of some with other dtypes, limits and checkpointing. No row is timed. The second command needs no device. It adds a
+forecast to each line, also to those of an earlier ``forecasts.csv``; the summary goes to stderr.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import sys
-from pathlib import Path
+from typing import Any
 
-import msgspec
 import pandas as pd
 from search import searched
 
-import tputfind
 from tputfind.errors import TputfindError
 from tputfind.processes.children import Children
-from tputfind.record.record import Record
+from tputfind.record.spec import read_spec
 from tputfind.session.forecast import cards_on_fake
 from tputfind.units import GIB
 
@@ -31,73 +29,67 @@ MODELS = (
     *("efficientnet_b0", "mobilenet_v3_large", "hf:gpt2", "timm:mixer_b16_224", "densenet121"),
 )
 RUNS = (
-    *((model, optimizer, "amp-bf16", "24GiB", False) for model in MODELS for optimizer in ("sgd", "adamw")),
-    *((model, "adamw", "fp32", "24GiB", False) for model in ("resnet50", "vit_b_16", "hf:gpt2")),
-    *((model, "adamw", "amp-bf16", "24GiB", True) for model in ("hf:gpt2", "timm:mixer_b16_224", "hf:bert")),
-    *((model, "adamw", "amp-bf16", "80GiB", False) for model in ("resnet50", "hf:bert", "convnext_tiny")),
+    *((model, optimizer, "amp-bf16", False, 24) for model in MODELS for optimizer in ("sgd", "adamw")),
+    *((model, "adamw", "fp32", False, 24) for model in ("resnet50", "vit_b_16", "hf:gpt2")),
+    *((model, "adamw", "amp-bf16", True, 24) for model in ("hf:gpt2", "timm:mixer_b16_224", "hf:bert")),
+    *((model, "adamw", "amp-bf16", False, 80) for model in ("resnet50", "hf:bert", "convnext_tiny")),
 )
-COLUMNS = (
-    *("model", "optimizer", "dtype", "grad_checkpoint", "memory_gib"),
-    *("largest_batch", "forecast", "stated_percent", "off_percent"),
-)
+ASKED = ("model", "optimizer", "dtype", "grad_checkpoint", "memory_gib")
+EDGE = (*ASKED, "largest_batch")
+FORECAST = ("forecast", "stated_percent", "off_percent")
 
 
 def main() -> None:
-    """Measure, or print a line for each record, and the errors of the forecasts on stderr."""
+    """Measure, or print a line for each edge, and the errors of the forecasts on stderr."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--measure", type=Path, metavar="FOLDER", help="search the device here, and keep the records")
-    parser.add_argument("records", nargs="*", help="records of trainings with a largest batch")
+    parser.add_argument("--measure", action="store_true", help="search the device here, and print its largest batches")
+    parser.add_argument("edges", nargs="?", help="a CSV of largest batches")
     asked = parser.parse_args()
+    lines = csv.writer(sys.stdout, lineterminator="\n")
     with Children() as children:
-        if asked.measure is not None:
-            asked.measure.mkdir(parents=True, exist_ok=True)
+        if asked.measure:
+            lines.writerow(EDGE)
             for run in RUNS:
-                measure(children, run, asked.measure)
+                measure(children, run, lines)
             return
-        print(*COLUMNS, sep=",", flush=True)
-        found = pd.DataFrame([line(children, path) for path in asked.records])
-    off = found.off_percent
+        lines.writerow((*EDGE, *FORECAST))
+        edges: Any = pd.read_csv(asked.edges)[[*EDGE]].to_dict("records")
+        off: Any = pd.Series([forecast(children, edge, lines) for edge in edges])
     figures = f"{off.abs().median():.2f} % at the median, {off.abs().max():.2f} % at the most"
     too_high = f"too high in {(off > 0).sum()}, by {off.max():.2f} % at the most"
-    print(f"{len(found)} forecasts, off by {figures}; {too_high}", file=sys.stderr)
+    print(f"{len(off)} forecasts, off by {figures}; {too_high}", file=sys.stderr)
 
 
-def measure(children: Children, run: tuple[str, str, str, str, bool], folder: Path) -> None:
-    """Search the device for one largest batch, and keep the record."""
-    model, optimizer, dtype, memory, checkpoint = run
-    given: dict[str, str | bool | None] = {"device": "cuda", "dtype": dtype, "phase": "train", "optimizer": optimizer}
-    given |= {"memory_limit": memory, "search": "forecast", "grad_checkpoint": checkpoint}
+def options_of(run: dict[str, object]) -> dict[str, str | bool | None]:
+    """Return the options of a training."""
+    options: dict[str, str | bool | None] = {name: str(run[name]) for name in ("dtype", "optimizer")}
+    return options | {
+        "phase": "train",
+        "memory_limit": f"{run['memory_gib']}GiB",
+        "grad_checkpoint": bool(run["grad_checkpoint"]),
+    }
+
+
+def measure(children: Children, run: tuple[str, str, str, bool, int], lines: Any) -> None:
+    """Search the device for one largest batch, and print its line."""
+    asked = dict(zip(ASKED, run, strict=True))
     try:
-        edge, session = searched(children, model, given)
+        edge, _ = searched(children, run[0], options_of(asked) | {"device": "cuda", "search": "forecast"})
     except TputfindError as error:
-        print(*run, error, flush=True)
+        print(*run, error, file=sys.stderr, flush=True)
         return
-    record = msgspec.structs.replace(session.record, edge=edge)
-    name = f"{model.replace(':', '-')}-{dtype}-{optimizer}-{memory}{'-checkpoint' if checkpoint else ''}.json"
-    (folder / name).write_bytes(record.to_json())
-    print(*run, edge.largest_batch, edge.fails_at, flush=True)
+    lines.writerow((*run, edge.largest_batch))
+    sys.stdout.flush()
 
 
-def line(children: Children, path: str) -> dict[str, object]:
-    """Print and return the line of a record."""
-    record = tputfind.load_record(path)
-    spec, largest_batch = record.spec, record.largest_batch
-    assert largest_batch is not None
-    memory_bytes = spec.memory_limit_bytes or memory_of(record)
-    (card,) = cards_on_fake(spec, [memory_bytes], children)
-    off_percent = 100 * (card.largest_batch / largest_batch - 1)
-    asked = (spec.model, spec.optimizer or "sgd", spec.dtype, spec.grad_checkpoint, f"{memory_bytes / GIB:.4g}")
-    found = (largest_batch, card.largest_batch, f"{100 * card.error:g}", round(off_percent, 3))
-    values: dict[str, object] = dict(zip(COLUMNS, (*asked, *found), strict=True))
-    print(*values.values(), sep=",", flush=True)
-    return values
-
-
-def memory_of(record: Record) -> int:
-    """Return the memory of the device of a record in bytes."""
-    memory_bytes = record.environment.memory_total_bytes
-    assert memory_bytes is not None
-    return memory_bytes
+def forecast(children: Children, edge: dict[str, object], lines: Any) -> float:
+    """Print the line of an edge with its forecast, and return by how many percent the forecast is off."""
+    spec = read_spec(str(edge["model"]), options_of(edge))
+    (card,) = cards_on_fake(spec, [int(float(str(edge["memory_gib"])) * GIB)], children)
+    off_percent = 100 * (card.largest_batch / int(str(edge["largest_batch"])) - 1)
+    lines.writerow((*edge.values(), card.largest_batch, f"{100 * card.error:g}", round(off_percent, 3)))
+    sys.stdout.flush()
+    return off_percent
 
 
 if __name__ == "__main__":

@@ -179,7 +179,7 @@ def evidence_page() -> str:
         "# Evidence",
         "",
         "`python docs/generate.py` computes every figure from its files and writes this page. Some files were",
-        "measured by earlier versions of tputfind; a record names its version.",
+        "measured before the first release; records say so by method 0.",
         "",
         _table(("claim", "figure", "command", "hardware", "files"), map(_evidence, CLAIMS)),
     ]

@@ -4,7 +4,7 @@ from collections import Counter
 
 import msgspec
 import pytest
-from support.folders import MODELS, RESULTS
+from support.folders import MODELS, record_path
 
 from tputfind import load_record
 from tputfind.errors import BadRequest
@@ -110,7 +110,7 @@ def test_training_keeps_gradients_and_optimizer_state_of_the_size_of_the_weights
 @pytest.mark.parametrize("model", ["resnet50", "mobilenet_v3_large"])
 def test_training_trace_matches_requests_on_a_device(model):
     """The trace of a trial on an H200 holds the same allocations, except those that libraries make for themselves."""
-    record = load_record(RESULTS / f"nvidia-h200/training/edges/{model}-amp-bf16-adamw-24GiB.json")
+    record = load_record(record_path(f"nvidia-h200/training/{model}-amp-bf16-adamw-24GiB.json"))
     measured = next(trial.trace for trial in record.trials if trial.batch_size == FIRST_BATCH)
 
     found = fake_trace(record.spec, FIRST_BATCH)

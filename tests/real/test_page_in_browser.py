@@ -28,7 +28,7 @@ def saved(path, *records):
 @pytest.fixture
 def one(tmp_path):
     """Provide the page of a whole search on a GPU."""
-    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h100/default/resnet50-fp16.json"))
+    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json"))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_page_has_no_errors_or_requests_and_is_accessible(browser, one, several,
 def documents_of_other_results():
     """Yield a document of each kind of result except records, including plans of one and of two models."""
     read = {
-        name: tputfind.load_record(RESULTS / f"nvidia-h100/default/{name}-fp16.json")
+        name: tputfind.load_record(RESULTS / f"nvidia-h200/default/{name}-fp16.json")
         for name in ("resnet50", "vit_b_16")
     }
     demand = read_demand({"rate": 2000, "slo": 200.0, "batcher": "triton"})

@@ -9,7 +9,7 @@ from support.folders import record_path
 LONG = "x" * 100_000
 
 
-RECORD = record_path("nvidia-h200/default/resnet50-fp16.json")
+RECORD = record_path("nvidia-h200/earlier/resnet50-fp16.json")
 
 
 THEIRS = {

@@ -24,7 +24,7 @@ from tputfind.session.catalogue import stored_models
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "throughput.svg"
 INSTALLED = Path(tputfind.__file__).parent
-EXAMPLE = "results/nvidia-h100/default/resnet50-fp16.json"
+EXAMPLE = "results/nvidia-h200/default/resnet50-fp16.json"
 
 
 @pytest.fixture
@@ -309,7 +309,7 @@ def test_the_workflow_of_the_docs_compares_two_checkouts(tmp_path):
     assert "model.py:model" in (tmp_path / "summary.md").read_text()
 
 
-RECORDS = [path for path in record_paths("*/*/*.json") if path.parent.name not in ("clocks", "tune")]
+RECORDS = [path for path in record_paths("*/*/*.json") if path.parent.name not in ("clocks", "training", "tune")]
 
 
 @pytest.mark.parametrize("path", RECORDS, ids=relative)

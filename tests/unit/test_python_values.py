@@ -90,6 +90,6 @@ def test_a_notebook_completes_the_public_names():
 
 
 def test_the_batch_to_deploy_is_a_row_of_the_record():
-    record = tputfind.load_record(RESULTS / "nvidia-h100/default/resnet50-fp16.json")
+    record = tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json")
 
     assert tputfind.to_deploy(record).batch_size == 1024

@@ -64,7 +64,7 @@ def test_stored_time_spent_table_matches_its_records(monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     import time_spent
 
-    _, _, kept = (RESULTS / "nvidia-h200/plan/time-spent-minute.txt").read_text().partition("\n")
+    _, _, kept = (RESULTS / "nvidia-h200/plan/time-spent.txt").read_text().partition("\n")
     monkeypatch.setattr("sys.argv", ["time_spent.py", *(line.partition(": ")[0] for line in kept.splitlines())])
     time_spent.main()
 

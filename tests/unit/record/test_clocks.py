@@ -45,7 +45,7 @@ def test_forecasts_come_back_as_they_were(tmp_path):
 
 
 def test_a_record_of_a_run_is_loaded_as_one():
-    assert isinstance(files.load(RESULTS / "nvidia-h100/default/resnet50-fp16.json"), Record)
+    assert isinstance(files.load(RESULTS / "nvidia-h200/default/resnet50-fp16.json"), Record)
 
 
 @pytest.mark.parametrize(

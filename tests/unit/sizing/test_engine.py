@@ -368,7 +368,7 @@ def test_late_fraction_does_not_depend_on_number_of_slow_draws(seed):
 
 def test_simulate_devices_that_bunch_forgets_how_they_began():
     """Devices that end their batches together make the queue too long, for about twenty batches."""
-    times = service_times_of(load_record(record_path("nvidia-h200/default/efficientnet_b0-fp16.json")))
+    times = service_times_of(load_record(record_path("nvidia-h200/earlier/efficientnet_b0-fp16.json")))
     fleet = Fleet([Kind(41, 12, times)], 75_000)
 
     late = [simulate(fleet, Goal(7.02, 99.0), Effort(20_000, 400_000), (seed,)).outcome.late for seed in range(12)]
@@ -378,7 +378,7 @@ def test_simulate_devices_that_bunch_forgets_how_they_began():
 
 def test_simulate_latencies_that_fall_for_long_are_measured_later():
     """Initially long queues shrink for 300 000 requests: p99.9 is 59.7 ms after three million."""
-    times = service_times_of(load_record(RESULTS / "nvidia-h100/default/resnet50-fp16-nhwc.json"))
+    times = service_times_of(load_record(record_path("nvidia-h100/default/resnet50-fp16-nhwc.json")))
     fleet = Fleet([Kind(14, 417, times)], 195_000, Server("litserve", 1.0, "two-choices"), Traffic(0.5))
 
     found = simulate(fleet, Goal(74.0, 99.9), Effort(200_000, 1e6, 0.04, 0.03), (0, 1)).outcome
@@ -388,7 +388,7 @@ def test_simulate_latencies_that_fall_for_long_are_measured_later():
 
 def test_simulate_too_few_excursions_of_the_queue_leaves_the_target_unmet():
     """0.4 % of six million requests are late, in few excursions: a run of 366 000 may have none."""
-    times = service_times_of(load_record(RESULTS / "nvidia-h200/minute/efficientnet_b0-fp16.json"))
+    times = service_times_of(load_record(RESULTS / "nvidia-h200/default/efficientnet_b0-fp16.json"))
     fleet = Fleet([Kind(37, 186, times)], 491_000)
 
     found = simulate(fleet, Goal(16.7, 99.9), Effort(200_000, 6e6, 0.008, 0.03), (0, 1)).outcome

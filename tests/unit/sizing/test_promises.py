@@ -32,7 +32,7 @@ def test_there_are_records_of_many_models_to_try():
 @pytest.mark.long
 def test_least_finds_best_batch_limit_with_flat_late_fraction():
     """1 % of the large batches are too slow: most batch limits take 45 to 70 devices, and the best takes 42."""
-    record = load_record(record_path("nvidia-h200/default/efficientnet_b0-fp16.json"))
+    record = load_record(record_path("nvidia-h200/earlier/efficientnet_b0-fp16.json"))
 
     found = Search(record, read_demand({"rate": 75_000, "slo": 7.02, "seed": 2})).least()
 
