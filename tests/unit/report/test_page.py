@@ -275,7 +275,7 @@ def of_one_batch_each():
         for mode, ms in modes.items()
     ]
     failed = Row(batch_size=8, failure=Failure(kind="died", message=""))
-    return [*records, replace(example(), spec=replace(example().spec, dtype="bf16"), rows=(failed,))]
+    return [*records, replace(example(), spec=replace(example().spec, dtype="bf16", slo_ms=None), rows=(failed,))]
 
 
 def test_records_of_one_batch_size_are_bars_sorted_by_throughput():
@@ -475,6 +475,13 @@ def test_a_page_of_recipes_opens_with_the_best_one():
     (group,) = groups(of_one_batch_each())
 
     assert [tile.figure for tile in group.sections[0].tiles[:3]] == ["fp16 nchw compile", "8", "4000"]
+
+
+def test_runs_of_one_recipe_have_no_best_recipe():
+    runs = [example(), replace(example(), started="2026-11-21T12:00:00+00:00")]
+
+    assert groups(runs) == ()
+    assert page.side_by_side(list(zip("ab", runs, strict=True))).strong == ()
 
 
 def test_few_models_get_answer_groups_and_many_get_a_table():

@@ -242,12 +242,12 @@ def trials_table(named: Named) -> Table:
 def side_by_side(named: Named) -> Table:
     """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch.
 
-    If all records are of the same work, the best recipe is strong.
+    If the records are of one model in several recipes, the best recipe is strong.
     """
     heads = ("record", "batch to deploy", *_BESIDE, "memory", "fastest", "largest")
     lines = [_beside(*one) for one in named]
-    alike = len({identity.work_key(record) for _, record in named}) == 1
-    best = recipes.best_of([record for _, record in named]) if alike else None
+    records = [record for _, record in named]
+    best = recipes.best_of(records) if text.are_recipes(records) else None
     strong = [number for number, (_, record) in enumerate(named) if best is not None and record is best[0]]
     return _table("The batch to deploy of each record", heads, ("record",), lines, strong)
 
@@ -281,14 +281,17 @@ _MOST_GROUPS: Final = 3
 
 
 def groups(records: Sequence[Record]) -> tuple[Document, ...]:
-    """Return the answers of each model on each device, from its best recipe; empty if there are too many."""
+    """Return the answers of each model on each device, from its best recipe.
+
+    It is empty if there are too many. Several runs of one recipe, or of unlike SLOs, have no best one.
+    """
     works = list(dict.fromkeys(map(identity.work_key, records)))
     if len(works) > _MOST_GROUPS:
         return ()
     found = []
     for work in works:
         together = [record for record in records if identity.work_key(record) == work]
-        best = recipes.best_of(together)
+        best = recipes.best_of(together) if len(together) == 1 or text.are_recipes(together) else None
         row = answers.to_deploy(best[0]) if best else None
         if best and row:
             spec, device = best[0].spec, best[0].environment.device_name
