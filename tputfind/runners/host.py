@@ -275,6 +275,7 @@ def _measure(
     progress.about(sweep.subject(spec, task.number + 1, count))
     progress.doing("looking at the model and the device", None)
     children.end_within(None if seconds == math.inf else seconds)
+    begin_s = time.monotonic()
     try:
         inspection = inspect(spec, children)
     except TputfindError as refusal:
@@ -284,7 +285,9 @@ def _measure(
         file = RecordFile.at(None) if why else _file_of(job.folder, spec, known, place)
         return Outcome(sweep.save_failure(record, file, refusal), why)
     file = _file_of(job.folder, spec, inspection, place)
-    measured = run.measure(new_record(spec, inspection, job.command), children, file, progress)
+    record = new_record(spec, inspection, job.command)
+    record = msgspec.structs.replace(record, wall_s=time.monotonic() - begin_s)
+    measured = run.measure(record, children, file, progress)
     if isinstance(measured.ended_by, KeyboardInterrupt):
         return Outcome(measured)
     if isinstance(measured.ended_by, TputfindError) and not measured.record.rows:
