@@ -117,3 +117,16 @@ class FailsInRank1(TwoHeads):
 
 def fails_in_rank_1():
     return FailsInRank1(), lambda size: torch.randn(size, 16)
+
+
+def times_itself() -> tputfind.Step:
+    """Return a step that fails if DDP has timed one of its steps, in which it waits for the device."""
+    step = fails()
+    (model,) = step.modules
+
+    def run(batch: torch.Tensor) -> torch.Tensor:
+        loss = step.run(batch)
+        assert not model._get_ddp_logging_data().get("avg_forward_compute_time"), "DDP timed itself"
+        return loss
+
+    return tputfind.Step(run, step.make_batch)

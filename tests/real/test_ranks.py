@@ -88,6 +88,12 @@ def test_module_with_two_optimizers_in_ddp_is_trained_by_both(tmp_path, ask):
     assert "generator.0.weight" in ran.out
 
 
+def test_step_of_ddp_is_none_of_the_first_that_wait_for_the_device(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/ranks.py:times_itself", *TWO, "--batch-sizes", 2, *QUICK)
+
+    assert ran.status == 0, ran.err
+
+
 REFUSED = [
     (("resnet18", *TWO), "nothing says how it runs on several devices"),
     (("resnet18", "--parallel", "ddp", *TWO), "--parallel ddp trains: add --phase train"),

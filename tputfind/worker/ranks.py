@@ -5,6 +5,7 @@ the same number of steps, though rank 0 decides on the number while it measures.
 that rank 0 also waits for those that are ``_AHEAD`` steps behind: its times are then those of the slowest.
 """
 
+import gc
 import os
 import time
 from collections.abc import Iterator
@@ -36,6 +37,8 @@ The process that failed first can report the cause in this time.
 """
 _TIMEOUT: Final = timedelta(hours=1)
 """Longer than any step: the parent limits the time of steps itself."""
+_TIMED_BY_DDP: Final = 10
+"""Number of steps in which DDP times itself. Each of them begins with a wait of the host for the device."""
 _SMALL_PARAMETERS: Final = 100_000
 """Minimum number of parameters of a block that is sharded by itself."""
 
@@ -258,6 +261,20 @@ def spread(module: nn.Module, spec: Spec, device: torch.device) -> Any:
         return _shard(module, device)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise CannotRunSo(f"--parallel {spec.parallel}: {said(error)}") from None
+
+
+def skip_steps_timed_by_ddp() -> None:
+    """Make every DDP module of this process, also one of the user's own step, run as after its first ten steps.
+
+    DDP waits for the device in those steps, which no long training notices, but windows of a few steps do. A module
+    with a static graph counts its steps, and keeps them.
+    """
+    if rank_and_size()[1] == 1:
+        return
+    for one in gc.get_objects():
+        if issubclass(type(one), DistributedDataParallel) and not one.static_graph:
+            for _ in range(_TIMED_BY_DDP):
+                one.reducer.prepare_for_forward()
 
 
 def sum_within_forward(module: Any) -> None:
