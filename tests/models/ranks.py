@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -130,3 +131,8 @@ def times_itself() -> tputfind.Step:
         return loss
 
     return tputfind.Step(run, step.make_batch)
+
+
+def needs_json_tool() -> tputfind.Step:
+    assert "json.tool" in sys.modules, "its server has not imported it"
+    return fails()

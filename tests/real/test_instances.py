@@ -9,7 +9,7 @@ import time
 
 import psutil
 import pytest
-from support.command import EDGE, ENVIRONMENT, command, run
+from support.command import EDGE, ENVIRONMENT, children_at_work, command, run
 from support.folders import MODELS
 
 import tputfind
@@ -68,7 +68,7 @@ def test_failure_of_one_instance_ends_all(tmp_path, ask, how, told):
     assert ran.status == 5, ran.err
     assert told in " ".join(ran.err.split())
     assert time.monotonic() - begin_s < 100
-    assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
+    assert not children_at_work()
 
 
 def test_interruption_leaves_no_instance_behind(tmp_path):

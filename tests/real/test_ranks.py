@@ -10,7 +10,7 @@ from contextlib import closing
 import psutil
 import pytest
 from support import bare
-from support.command import EDGE, QUICK, Kept, run
+from support.command import EDGE, QUICK, Kept, children_at_work, run
 from support.folders import MODELS
 
 from tputfind.processes.failures import ChildFailed
@@ -145,7 +145,7 @@ def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
     with pytest.raises(ChildFailed, match=named) as raised:
         asked.ask_one(TryBatch(spec, 4), Trial, 8.0)  # the group is already up
     assert raised.value.failure.kind == "timeout"
-    assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
+    assert not children_at_work()
 
 
 @pytest.mark.parametrize("waits", [0, 1])
@@ -164,7 +164,7 @@ def test_rank_waiting_in_unmatched_collective_is_ended_at_once(ranks, waits, ste
 
     unlike = "Is there a distributed collective mismatch in your code?"  # gloo saw a later collective first
     assert f"rank {waits}: waits in a collective that rank {1 - waits} skipped" in told or unlike in told
-    assert not [child for server in psutil.Process().children() for child in server.children(recursive=True)]
+    assert not children_at_work()
 
 
 def test_collective_omitted_in_first_step_is_reported_in_one_line(tmp_path, ranks):
@@ -250,6 +250,31 @@ def test_rank_that_fails_at_any_moment_is_named_and_ends_all(ranks, rank, moment
     assert f"rank {rank}" in told
     if how == "out of memory":
         assert trial.failure.kind == "out_of_memory"
-    servers = psutil.Process().children()
-    assert not [child for server in servers for child in server.children(recursive=True)]
+    assert not children_at_work()
     assert time.monotonic() - ended_s < 5
+
+
+def test_copy_of_server_that_dies_is_forked_anew_and_leaves_the_other_rank(ranks):
+    asked, path = ranks
+    path.write_text(json.dumps({"moment": ""}))
+    question = TryBatch(own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2})), 4)
+    assert asked.ask_one(question, Trial, 60.0).failure is None
+    (copy,) = [each for each in psutil.Process(asked.server_pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+
+    copy.kill()
+
+    with pytest.raises(ChildFailed, match="rank 1: "):
+        asked.ask_one(question, Trial, 60.0)
+    assert asked.ask_one(question, Trial, 60.0).failure is None
+    assert not children_at_work()
+
+
+def test_package_imported_after_the_copy_reaches_every_rank(ranks):
+    asked, path = ranks
+    path.write_text(json.dumps({"moment": ""}))
+    spec = own_step(read_spec(f"{MODELS}/ranks.py:needs_json_tool", {"device": "cpu", "gpus": 2}))
+    assert "has not imported it" in asked.ask_one(TryBatch(spec, 4), Trial, 60.0).failure.message
+
+    asked.preload("json.tool")
+
+    assert asked.ask_one(TryBatch(spec, 4), Trial, 60.0).failure is None

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 import tputfind
@@ -26,6 +27,12 @@ TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
 # A checkout without installation is found from other folders too.
 _SEARCHED = [str(Path(tputfind.__file__).parents[1]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 ENVIRONMENT = os.environ | {"COLUMNS": "100", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _SEARCHED))}
+
+
+def children_at_work() -> list[psutil.Process]:
+    """Return the processes below the servers of this process, but not the servers: each child has its own group."""
+    below = [(server, child) for server in psutil.Process().children() for child in server.children(recursive=True)]
+    return [child for server, child in below if os.getpgid(child.pid) != server.pid]
 
 
 class Ran(NamedTuple):

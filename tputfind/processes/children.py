@@ -15,12 +15,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from multiprocessing.reduction import send_handle
 from pathlib import Path
 from threading import Lock
-from typing import IO, Any, Final, Self, TypeVar
+from typing import IO, Final, Self, TypeVar
 
 import msgspec
 
@@ -50,6 +50,8 @@ ONLY_DEVICE: Final = "TPUTFIND_ONLY_DEVICE"
 otherwise: ``cuda:2`` of the host is ``cuda:0`` if no other device is visible."""
 KILL: Final = b"kill"
 """Message to the server: end the child at work."""
+COPY: Final = b"copy"
+"""Message to the server, followed by a connection: fork another server, which answers there."""
 IMPORT: Final = b"import "
 """Message to the server, followed by a package name: import the package, which later children need."""
 _TAIL_BYTES: Final = 4096
@@ -79,7 +81,7 @@ class Children:
 
     A question whose spec has ranks or instances goes to as many processes, each with a server of its own; ranks form a
     torch process group. A failure of one process fails the job: all are ended at once. This server's child is rank 0,
-    which starts the steps.
+    which starts the steps. The servers of the other ranks are forked from this one, so that nothing is imported twice.
     """
 
     def __init__(
@@ -92,8 +94,6 @@ class Children:
     ) -> None:
         """Start nothing yet; the first question starts the server.
 
-        The options apply to every rank.
-
         Args:
             trust_model_file: whether model files may run code when they are loaded.
             live: the open file of the user's own object, if that is measured. The caller closes it; children open it
@@ -101,9 +101,7 @@ class Children:
             variables: additions to the environment of the server and its children.
             cores: the only cores that the server and its children run on; None for all.
         """
-        self._options: dict[str, Any] = {"trust_model_file": trust_model_file, "live": live}
-        self._options |= {"variables": variables, "cores": cores}
-        self._others: list[Children] = []
+        self._others: list[_Copy] = []
         self._numbers = itertools.count()
         self._checked: set[tuple[str, int]] = set()
         self._shared = () if live is None else (live.fileno(),)
@@ -129,21 +127,20 @@ class Children:
 
     def close(self) -> None:
         """End the servers of all ranks, and every child."""
-        with ExitStack() as stack:
-            for other in self._others:
-                stack.callback(other.close)
-            if self._control is not None:
-                self._control.close()  # the server then ends its children and itself
-            if self._server is not None:
-                with suppress(subprocess.TimeoutExpired):
-                    self._server.wait(_GRACE_S)
-                self._server.kill()
-                self._server.wait()
-            if self._log is not None:
-                self._log.close()
-            if self._cache is not None:
-                shutil.rmtree(self._cache, ignore_errors=True)  # a killed server leaves it
-            self._server = self._control = self._log = self._cache = None
+        for other in self._others:
+            other.close()
+        if self._control is not None:
+            self._control.close()  # the server then ends its children and itself
+        if self._server is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._server.wait(_GRACE_S)
+            self._server.kill()
+            self._server.wait()
+        if self._log is not None:
+            self._log.close()
+        if self._cache is not None:
+            shutil.rmtree(self._cache, ignore_errors=True)  # a killed server leaves it
+        self._server = self._control = self._log = self._cache = None
 
     def end_within(self, seconds: float | None) -> None:
         """Kill the child that is still at work this many seconds from now; None sets no limit."""
@@ -165,8 +162,8 @@ class Children:
 
     @property
     def server_pid(self) -> int | None:
-        """The process that every child descends from; None if it has not started, or if ranks have several servers."""
-        return None if self._server is None or self._others else self._server.pid
+        """The process that every child descends from; None if it has not started."""
+        return None if self._server is None else self._server.pid
 
     @contextmanager
     def for_a_share(self, share: float) -> Iterator[None]:
@@ -194,17 +191,15 @@ class Children:
     def preload(self, package: str) -> str:
         """Import a package in the server, so that every child has it; return why the import failed, or an empty string.
 
-        The servers of other ranks import it too.
-
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
             BadRequest: the working directory was deleted.
         """
-        for other in self._others:
-            other.preload(package)
-        control = self._connect()
+        control = self.connect()
         if package not in self._imports:
             self._imports[package] = self._import_package(control, package)
+            for other in self._others:
+                other.close()  # the next copy of this server has the package
         return self._imports[package]
 
     def ask(
@@ -235,12 +230,10 @@ class Children:
         if (spec.device, size) not in self._checked:
             self._check_devices(spec, size)
             self._checked.add((spec.device, size))
-        while len(self._others) < size - 1:
-            other = Children(**self._options)
-            for package in self._imports:
-                other.preload(package)
-            self._others.append(other)
         folder = self._meeting_place(size)
+        self._others += [_Copy(self) for _ in range(size - 1 - len(self._others))]
+        for other in self._others[: size - 1]:
+            other.connect()  # now, while no child of this server is at work
         job = Job(self.end_child, timeout_s, folder, spec)
         try:
             names = spec.devices if len(spec.devices) == size else spec.devices * size
@@ -270,7 +263,7 @@ class Children:
         gate: int | None,
         group: Group | None,
     ) -> Generator[Answer]:
-        control = self._connect()
+        control = self.connect()
         answers, theirs = os.pipe()
         with tempfile.TemporaryFile() as output:
             try:
@@ -308,7 +301,7 @@ class Children:
 
         It lies in the server's folder, which the server removes at its end.
         """
-        self._connect()
+        self.connect()
         assert self._cache is not None
         folder = self._cache / f"ranks-{next(self._numbers)}"
         folder.mkdir(parents=True)
@@ -340,7 +333,14 @@ class Children:
                 failure = failure or failures.misuse_failure()
             raise ChildFailed(failure or failures.death_failure(status, _last_line(output), lines.doing))
 
-    def _connect(self) -> Connection:
+    def connect(self) -> Connection:
+        """Start the server unless it runs; return the connection to it.
+
+        Raises:
+            BrokenInstall: the server does not start, or torch does not import.
+            BadRequest: the working directory was deleted.
+            KeyboardInterrupt: ``interrupt`` was called.
+        """
         if self._control is None:
             try:
                 Path.cwd()  # where there is none, torch does not import, and blames its own files
@@ -372,7 +372,18 @@ class Children:
                 raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
             for package in self._imports:  # the previous server, which died, had them
                 self._import_package(ours, package)
+            for other in self._others:
+                other.close()  # they died with the previous server
         return self._control
+
+    def copy_server(self) -> Connection:
+        """Fork a copy of the server, which has no child at work; return the connection to it."""
+        control = self.connect()
+        ours, theirs = Pipe(duplex=True)
+        with theirs, self._sending, suppress(OSError):  # reading from a dead server reports it
+            control.send_bytes(COPY)
+            send_handle(control, theirs.fileno(), None)
+        return ours
 
     def _import_package(self, control: Connection, package: str) -> str:
         with suppress(OSError):  # reading from a dead server reports it
@@ -413,6 +424,20 @@ class Children:
             pass
         self.close()
         return None
+
+
+class _Copy(Children):
+    """Sends questions to children of a copy of another server, which ends with that one."""
+
+    def __init__(self, original: Children) -> None:
+        super().__init__()
+        self._original = original
+
+    def connect(self) -> Connection:
+        """Fork the copy unless it runs; return the connection to it. Errors as for ``Children.connect``."""
+        if self._control is None:
+            self._control = self._original.copy_server()
+        return self._control
 
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"

@@ -72,7 +72,8 @@ def _preload(spec: Spec, children: Children) -> None:
         children.preload(package)  # if the import fails, the inspection reports why
     if spec.source == "hf":
         children.preload("transformers.modeling_utils")
-    if is_compile_mode(spec.mode) or spec.phase == "train":  # every optimizer imports it
+    trains = spec.phase == "train" or spec.gpus is not None  # a step on several devices has an optimizer
+    if is_compile_mode(spec.mode) or trains:  # every optimizer imports it
         children.preload("torch._dynamo")
 
 

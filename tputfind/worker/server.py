@@ -17,7 +17,7 @@ from typing import Final
 
 import psutil
 
-from tputfind.processes.children import COMPILER_CACHE, IMPORT, KILL, held
+from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL, held
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a service manager sends to every process of a group.
@@ -33,7 +33,8 @@ def serve(control_fd: int) -> None:
     import a package has the same form. For each question the parent sends its text, the pipe for the answers, the file
     for the child's output and the child's gate. It gets the child's exit status when the child has ended. If the
     connection closes, for example because the parent died, or if a message arrives while a child runs, that child is
-    killed with all processes that it started.
+    killed with all processes that it started. A copy of this process, forked on request, does the same on a connection
+    of its own.
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
@@ -55,6 +56,9 @@ def _answer_all(control: Connection) -> None:
             if question.startswith(IMPORT):
                 control.send_bytes(_import(question.removeprefix(IMPORT).decode()))
                 continue
+            if question == COPY:
+                _fork_copy(control, recv_handle(control))
+                continue
             answers_fd, output_fd, gate_fd = (recv_handle(control) for _ in range(3))
         except (EOFError, OSError):
             return
@@ -68,6 +72,26 @@ def _answer_all(control: Connection) -> None:
             control.send_bytes(str(status).encode())
         except OSError:
             return
+
+
+_copies: set[int] = set()
+"""The process ids of the copies of this server."""
+
+
+def _fork_copy(control: Connection, theirs_fd: int) -> None:
+    """Fork a copy of this server, which answers on a connection of its own until that closes or this server ends."""
+    pid = os.fork()
+    if pid:
+        os.close(theirs_fd)
+        _copies.add(pid)
+        return
+    control.close()
+    _copies.clear()
+    _die_with_parent()
+    _adopt_orphans()
+    os.environ[COMPILER_CACHE] += f"/{os.getpid()}"  # so that it compiles as if it were alone
+    _answer_all(Connection(theirs_fd))
+    os._exit(0)
 
 
 def _import(name: str) -> bytes:
@@ -109,7 +133,10 @@ def _kill_group(pid: int) -> None:
 def _kill_orphans() -> None:
     """Kill processes that the child started in their own sessions; on Linux this process has adopted them."""
     for _ in range(3):  # a killed process may have just started another one
-        orphans = psutil.Process().children(recursive=True)
+        orphans = [child for child in psutil.Process().children() if child.pid not in _copies]
+        for orphan in list(orphans):
+            with suppress(psutil.Error):
+                orphans += orphan.children(recursive=True)
         for orphan in orphans:
             with suppress(psutil.Error):
                 orphan.kill()
