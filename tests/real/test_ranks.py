@@ -47,6 +47,7 @@ def test_model_trains_on_two_devices_and_is_compared_with_one(tmp_path, ask, par
     assert all(row.status == "ok" and row.output.result == "loss" for row in record.rows)
     assert set(record.rows[0].parameter_bytes) == {"float32"}
     assert len(record.environment.others) == 1
+    assert record.environment.cpu_count == len(os.sched_getaffinity(0))
     assert record.single_rows
     for single in record.single_rows:
         row = record.row(single.batch_size)

@@ -12,10 +12,10 @@ import msgspec
 from tputfind.errors import ModelFailed, TputfindError
 from tputfind.processes import beats, failures
 from tputfind.processes.beats import Beat
-from tputfind.processes.cores import device_cores, here
+from tputfind.processes.cores import device_cores, here, is_host
 from tputfind.processes.failures import ChildFailed
 from tputfind.processes.messages import Diagnosis, Inspection, Timed, Turn
-from tputfind.record.environment import RankDevice
+from tputfind.record.environment import Environment, RankDevice
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 
@@ -200,21 +200,25 @@ class Job:
                     f"the ranks make batches of unlike samples or sizes: {told}",
                     "make as many samples as the batch size on every rank",
                 )
-            seen = answer.environment
-            if not self._spec.has_instances:
-                devices = [other.environment for other in others]
-                beside = msgspec.convert(devices, tuple[RankDevice, ...], from_attributes=True)
-                whole = msgspec.structs.replace(seen, others=beside)
-            else:  # each has a part of the same device
-                device = seen.device if self._spec.device == "auto" else self._spec.device
-                whole = msgspec.structs.replace(seen, device=device, cpu_count=len(device_cores(device) or here()))
-            return msgspec.structs.replace(answer, environment=whole)
+            return msgspec.structs.replace(answer, environment=self._whole_environment(answer.environment, others))
         if _failure_in(answer) is not None:
             return _add_rank(answer, self._who(0))
         failing = self._first_failed_answer(number)
         if failing is not None:
             return _add_rank(failing[1], self._who(failing[0]))
         return take_highest_peaks(answer, others)
+
+    def _whole_environment(self, seen: Environment, others: Sequence[Inspection]) -> Environment:
+        """Return the environment of rank 0 with the devices of the others, and the cores of all if they compute."""
+        spec, whole = self._spec, seen
+        if is_host(seen.device):
+            used = [device_cores(name) or here() for name in spec.devices]
+            whole = msgspec.structs.replace(whole, cpu_count=len(frozenset[int]().union(*used)))
+        if spec.has_instances:  # each has a part of the same device
+            return msgspec.structs.replace(whole, device=seen.device if spec.device == "auto" else spec.device)
+        devices = [other.environment for other in others]
+        beside = msgspec.convert(devices, tuple[RankDevice, ...], from_attributes=True)
+        return msgspec.structs.replace(whole, others=beside)
 
 
 def _part_of(answer: Any) -> tuple[str, Any]:
