@@ -11,7 +11,7 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -464,7 +464,7 @@ class SimulatedChildren(Children):
         if type(question).__name__ == "Diagnose":  # older versions lack it
             yield messages.Diagnosis(granularity=self.shape.granularity if self.shape.granularity > 1 else None)
         elif isinstance(question, TryBatch):
-            yield self._trial(question)
+            yield from self._trial(question)
         elif isinstance(question, TimeBatches):
             yield from self._rows(question)
         else:
@@ -489,12 +489,20 @@ class SimulatedChildren(Children):
         timeout_s = self._timeout_s
         self._silent_until_s = None if timeout_s is None else self.device.clock() + timeout_s + _PATIENCE * busy_s
 
-    def _trial(self, question: TryBatch) -> Trial:
-        with self._record_question(question.batch_size, "trial") as outcome:
+    def _trial(self, question: TryBatch) -> Iterator[Trial | Timed]:
+        """Yield the trial; if it is to go on and the batch fits, yield the answers of its row too."""
+        size, smallest = question.batch_size, question.spec.smallest_batch
+        with self._record_question(size, "trial") as outcome:
             process = self._start(question)
-            trial = process.trial(question.batch_size, question.steps, question.passed, question.spec.smallest_batch)
+            trial = process.trial(size, question.steps, question.passed, smallest)
             outcome.append("fits" if trial.failure is None else trial.failure.kind)
-        return trial
+        if question.then is None:
+            yield trial
+            return
+        yield Timed(trial=trial)
+        if trial.failure is None and not self.shape.compile_s:
+            with self._record_question(size, "row") as outcome:
+                yield from _row(process.row(size, question.then, 0, question.passed, smallest), outcome)
 
     def _rows(self, question: TimeBatches) -> Iterator[Timed]:
         process: Process | None = None
@@ -502,9 +510,9 @@ class SimulatedChildren(Children):
         for batch_size in question.batch_sizes:
             with self._record_question(batch_size, "row") as outcome:
                 process = process or self._start(question)
-                for timed in process.row(batch_size, question.plan, question.number, passed, smallest):
+                row = process.row(batch_size, question.plan, question.number, passed, smallest)
+                for timed in _row(row, outcome):
                     if timed.batch is not None:
-                        outcome.append("fits" if timed.batch.failure is None else timed.batch.failure.kind)
                         passed = Passed(batch_size, timed.batch.peak_reserved_bytes)
                     yield timed
             if outcome[-1:] != ["fits"] or self.shape.compile_s:
@@ -535,6 +543,14 @@ class SimulatedChildren(Children):
             now_s = self.device.clock()
             word = outcome[-1] if outcome else "left"
             self.device.asked.append(Asked(batch_size, word, now_s - begun_s, now_s - self.begun_s, what))
+
+
+def _row(answers: Iterable[Timed], outcome: list[str]) -> Iterator[Timed]:
+    """Yield the answers of a row, and note its outcome."""
+    for timed in answers:
+        if timed.batch is not None:
+            outcome.append("fits" if timed.batch.failure is None else timed.batch.failure.kind)
+        yield timed
 
 
 def fits(device: Device, shape: Shape, batch_size: int, steps: int = 3) -> LimitedBy | None:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from math import inf
 from typing import Final
 
 import msgspec
@@ -27,6 +28,8 @@ _LONGER_STEPS: Final = 20
 can lie elsewhere."""
 _SMALL: Final = 64
 """Under a budget, batch sizes below the largest divided by this are timed last."""
+_ROW_OF_BUDGET: Final = 1 / 8
+"""Maximum fraction of a budget for a row whose batch the search tries: longer rows wait until the search has ended."""
 _LONGEST_SEARCH_S: Final = 300.0
 """Maximum total seconds of trials in which larger batches are tried while none has failed."""
 _ELEMENT_BYTES: Final = {"fp16": (2,), "bf16": (2,), "fp32": (4,), "tf32": (4,)}
@@ -64,6 +67,7 @@ class Session:
         """Time batch sizes until each has ended (see ``stopping``), or until the edge's row has failed in a round.
 
         Under a budget, batch sizes far below the largest come last: they are host-bound, and no answer depends on them.
+        If each has a process of its own, the others are timed from the largest down: the fastest is mostly among those.
         """
         while True:
             number, left = stopping.next_round(self._spec, self.record.rows, batch_sizes, self.record.edge)
@@ -75,7 +79,8 @@ class Session:
                 return
             edge = None if self._spec.budget_s is None else self.record.edge
             small = 0 if edge is None else edge.largest_batch / _SMALL
-            self._time_round(sorted(left, key=lambda size: (size < small, size)), number)
+            step = 1 if edge is None or self.record.environment.can.own_memory else -1
+            self._time_round(sorted(left, key=lambda size: (size < small, step * size)), number)
 
     def time_once(self, batch_sizes: Sequence[int]) -> None:
         """Time each batch size that has no row yet, in a first process."""
@@ -145,7 +150,8 @@ class Session:
     def try_to_time(self, batch_size: int) -> LimitedBy | None:
         """Return why a batch does not fit, as ``try_batch`` does; the process goes on to time it if a row is due.
 
-        A row is due for every power of two that fits, and for the largest batch.
+        A row is due for every power of two that fits, and for the largest batch. Under a budget, only the first batch
+        counts of these powers, and the row must be expected to take a small part of the budget.
         """
         known = self._trial(batch_size, TRIAL_STEPS, self.runner.memory_limit_bytes)
         if known is None and self._is_row_due(batch_size):
@@ -154,12 +160,14 @@ class Session:
 
     def _is_row_due(self, batch_size: int) -> bool:
         spec = self._spec
-        if spec.budget_s is not None or self.row(batch_size) is not None:
+        expected_s = expectations.seconds_of_rows(self.record, [batch_size]) or 0.0
+        if self.row(batch_size) is not None or expected_s > _ROW_OF_BUDGET * (spec.budget_s or inf):
             return False
         fits, fails = self._bracket(self.runner.memory_limit_bytes)
         above = min(fails or LARGEST_BATCH, (spec.max_batch or LARGEST_BATCH) + 1)
         is_edge = fits < batch_size < above <= batch_size + spec.granularity
-        return is_edge or batch_size in spec.sizes_up_to(batch_size)
+        is_early = spec.budget_s is None or not self.record.trials
+        return is_edge or (is_early and batch_size in spec.sizes_up_to(batch_size))
 
     def _try_and_time(self, batch_size: int) -> None:
         """Record a trial, and the row that its process then times if the batch fits."""

@@ -96,8 +96,7 @@ class TrialRunner:
         Raises:
             OutOfTime: the part of ``--budget`` in which trials may start is over.
         """
-        passed_s = [trial.seconds for trial in taken if trial.failure is None]
-        self._children.check_start(_NEEDED * median(passed_s) if passed_s else 0.0)
+        self._check_start(taken)
         question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         allowed_s = self._timeout_s(batch_size, taken, least_s)
@@ -105,6 +104,11 @@ class TrialRunner:
         if is_kernel_fault(trial.failure) and not any(is_kernel_fault(before.failure) for before in taken):
             trial = self._try_steady(question, allowed_s)
         return trial
+
+    def _check_start(self, taken: Sequence[Trial]) -> None:
+        """Raise OutOfTime if the budget leaves no time for another trial like those before, and for a row."""
+        passed_s = [trial.seconds for trial in taken if trial.failure is None]
+        self._children.check_start(_NEEDED * median(passed_s) if passed_s else 0.0)
 
     def _try_steady(self, question: TryBatch, timeout_s: float) -> Trial:
         """Repeat a trial until the memory of other processes does not change, at most ``UNSTEADY_ATTEMPTS`` times."""
@@ -137,7 +141,11 @@ class TrialRunner:
         There is no row if the batch does not fit, or if the process ends early: the batch is then timed in another
         process. Closing the generator before the row ends the process. The trial is not repeated if the memory of other
         processes changed.
+
+        Raises:
+            OutOfTime: as for ``try_batch``.
         """
+        self._check_start(taken)
         others_bytes = self.memory_of_others_bytes()
         limit_bytes = self.memory_limit_bytes
         question = TryBatch(self.spec, batch_size, TRIAL_STEPS, limit_bytes, passed, self._can, plan)

@@ -221,6 +221,13 @@ def test_first_host_process_of_a_row_times_no_other_row():
     assert asked == [(0, (1,)), (0, (2,)), (0, (4,)), (1, (1, 2, 4)), (2, (1, 2, 4))]
 
 
+def test_host_rows_under_a_budget_are_timed_from_the_largest_down_and_tiny_ones_last():
+    edge = Edge(largest_batch=256, limited_by="memory", fails_at=257)
+    _, asked = timed(1, 2, 128, 256, device="cpu", edge=edge, budget_s=60.0, processes=1)
+
+    assert asked == [(0, (256,)), (0, (128,)), (0, (2,)), (0, (1,))]
+
+
 def test_failed_row_takes_no_further_process_and_wide_row_ends_by_time():
     wanted = {"max_noise": 0.03, "max_seconds": 6.0}
     session, asked = timed(1, 2, fails=lambda number, size, first: size == 2, paces_ms=(5.0, 5.5), **wanted)
@@ -401,6 +408,8 @@ def going_on(oracle, *, taken=(), **options):
         (9, [(6, True), (12, False)], {"granularity": 3}),
         (8, [(5, True), (12, False)], {}),
         (1, [], {}),
+        (11, [(5, True), (12, False)], {"budget_s": 60.0}),
+        (1, [], {"budget_s": 60.0}),
     ],
 )
 def test_trial_continues_as_the_due_row_if_it_fits(batch_size, taken, options):
@@ -420,11 +429,11 @@ def test_trial_continues_as_the_due_row_if_it_fits(batch_size, taken, options):
     [
         (11, [(5, True)], {}),
         (11, [(5, True), (13, False)], {}),
-        (11, [(5, True), (12, False)], {"budget_s": 60.0}),
-        (1, [], {"budget_s": 60.0}),
+        (11, [(5, True), (12, False)], {"budget_s": 5.0}),
+        (8, [(5, True), (12, False)], {"budget_s": 60.0}),
     ],
 )
-def test_trial_ends_its_process_without_due_row_or_under_budget(batch_size, taken, options):
+def test_trial_ends_its_process_without_due_row_or_if_it_takes_much_of_the_budget(batch_size, taken, options):
     oracle = GoingOn()
     session = going_on(oracle, taken=taken, **options)
 
