@@ -4,6 +4,9 @@ Run it by torch's own launcher, once for each batch size, so that every one has 
 
     python -m torch.distributed.run --standalone --nproc-per-node 2 benchmarks/ranks.py resnet50 ddp 256
 
+A fourth argument is the number of steps, of which half are warm-up, but at most 20. With 10, the timed steps are among
+the first ten of DDP, in which it times itself and waits for the device.
+
 It prints the step time, the samples/s of all devices and the maximum memory that rank 0 reserved, or which rank ran out
 of memory.
 """
