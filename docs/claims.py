@@ -318,6 +318,21 @@ def forecasts_from_fake_tensors() -> Figures:
     return f"{(off == 0).sum()}", f"{len(off)}", f"{ceil(off.max())}"
 
 
+RANKS: Final = "nvidia-h200-x2/training"
+
+
+def edge_of_ranks() -> Figures:
+    """Return the largest batch of a device with DDP, the batch that a bare loop runs, and the one that it does not."""
+    bare = match(f"{RANKS}/bare-loops.txt", r"batch (3290): [\d.]+ ms", r"batch (3291): rank 0 is out of memory")
+    return f"{record(f'{RANKS}/resnet50-ddp').largest_batch}", *bare
+
+
+def rate_of_ranks(model: str, kind: str) -> Figures:
+    """Return the samples/s of two devices, and those of a bare loop."""
+    (row,) = record(f"{RANKS}/{model}-{kind}-batch-256").rows
+    return throughput(row), *match(f"{RANKS}/bare-loops.txt", rf"{model} {kind} batch 256: [\d.]+ ms, (\d+)")
+
+
 def forecasts_of_training() -> Figures:
     """Return how many forecasts there are, and their median and largest error in percent."""
     found = table("nvidia-h200/training/forecasts.csv")
@@ -420,6 +435,25 @@ SEARCH = (
         ("nvidia-h200/training/forecasts.csv",),
         forecasts_of_training,
         ("{} forecasts of training are off by {} % at the median and {} % at most",),
+    ),
+    Claim(
+        "DDP on two GPUs (ResNet-50 with AdamW): the largest batch of a device, and in a bare loop under torchrun",
+        "{}; there batch {} runs and {} is out of memory",
+        "tputfind resnet50 --phase train --dtype amp-bf16 --optimizer adamw --parallel ddp --gpus 2 --budget 90s",
+        TWO_H200,
+        (f"{RANKS}/resnet50-ddp.json", f"{RANKS}/bare-loops.txt"),
+        edge_of_ranks,
+    ),
+    *(
+        Claim(
+            f"{kind} on two GPUs ({title}, batch 256): samples/s, and in a bare loop under torchrun",
+            "{}; {}",
+            "python benchmarks/ranks.py, and tputfind with --batch-sizes 256",
+            TWO_H200,
+            (f"{RANKS}/{model}-{kind.lower()}-batch-256.json", f"{RANKS}/bare-loops.txt"),
+            partial(rate_of_ranks, model, kind.lower()),
+        )
+        for kind, title, model in (("DDP", "ResNet-50", "resnet50"), ("FSDP", "ViT-B/16", "vit_b_16"))
     ),
     Claim(
         "Records of one GPU forecast the largest batch of another",
