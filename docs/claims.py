@@ -330,7 +330,8 @@ def edge_of_ranks() -> Figures:
 def rate_of_ranks(model: str, kind: str) -> Figures:
     """Return the samples/s of two devices, and those of a bare loop."""
     (row,) = record(f"{RANKS}/{model}-{kind}-batch-256").rows
-    return throughput(row), *match(f"{RANKS}/bare-loops.txt", rf"{model} {kind} batch 256: [\d.]+ ms, (\d+)")
+    (bare_per_s,) = match(f"{RANKS}/bare-loops.txt", rf"{model} {kind} batch 256: [\d.]+ ms, ([\d.]+)")
+    return throughput(row), f"{float(bare_per_s):.0f}"
 
 
 def forecasts_of_training() -> Figures:
