@@ -14,10 +14,11 @@ import tputfind
 FILE = MODELS / "in_turn.py"
 TUNE = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--batch-sizes", 8)
 """Fixed core set and mode, so that only layouts vary."""
+SAVED = tuple(word for ending in ("json", "csv", "html") for word in ("--save", f"race.{ending}"))
 
 
 def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
-    ran = run(tmp_path, *TUNE, f"{FILE}:by_layout", "--budget", "60s", "--save", "race.json", "--save", "race.csv")
+    ran = run(tmp_path, *TUNE, f"{FILE}:by_layout", "--budget", "60s", *SAVED)
 
     race = tputfind.load(tmp_path / "race.json")
     assert ran.status == 0, ran.err
@@ -33,8 +34,28 @@ def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
     assert record.rows == race.record.rows
     assert "fp32 nhwc eager cpu:0,8,faster,fp32 nchw eager cpu:0," in (tmp_path / "race.csv").read_text()
     assert race.seconds < 75
-    shown = run(tmp_path, "report", "race.json")
+    shown = run(tmp_path, "report", "race.json", "--save", "race.svg")
     assert "Winner         fp32 nhwc eager cpu:0" in shown.out
+    drawn = (tmp_path / "race.svg").read_text()
+    assert "samples/s against p50 latency, ms" in drawn
+    assert "Throughput against latency" in (tmp_path / "race.html").read_text()
+
+
+def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path):
+    arguments = (*TUNE[:-2], "--max-batch", 4, "--budget", "60s", "--no-save", "--save", "race.json")
+    ran = run(tmp_path, *arguments, f"{FILE}:by_layout")
+
+    assert ran.status == 0, ran.err
+    _, _, front = ran.out.partition("No other variant or batch size is better in both throughput and latency")
+    heading, _, *lines = front.strip().splitlines()
+    assert heading.split() == ["variant", "batch", "samples/s", "p50", "ms"]
+    rows = [line.split() for line in lines[: lines.index("")]]
+    assert rows[-1][:5] == ["fp32", "nhwc", "eager", "cpu:0", "4"]
+    assert float(rows[-1][-1].strip("~")) < 14
+    race = tputfind.load(tmp_path / "race.json")
+    assert [one.batch_size for one in race.timed] == [1, 2, 4]
+    assert all(14 < one.latency_ms < 20 for one in race.timed)
+    assert all(len(line) <= 80 for line in front.splitlines()[:10])
 
 
 def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path):

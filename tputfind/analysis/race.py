@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Annotated, Final, Literal
 
@@ -12,11 +12,12 @@ from msgspec import Meta
 from tputfind.analysis.compare import Judgement
 from tputfind.analysis.turns import Turns
 from tputfind.record.identity import name_of
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Row
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.record.untrusted import printable_json, told_as_bad_record
+from tputfind.stats import percentile
 
 Goal = Literal["throughput", "latency"]
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
@@ -53,11 +54,20 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
         return known * self.judgement.high / self.judgement.ratio > 1
 
 
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """The throughput of a batch size, which is that of each instance, and its latency: the median in ms."""
+
+    batch_size: Count
+    samples_per_s: Above0
+    latency_ms: Above0
+
+
 class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="race"):
     """A race of variants at one batch size, in the order in which they ran, and the record of the winner.
 
     An ``interrupted`` race names the leader at that moment as the winner. ``seconds`` and ``budget_s`` are those of all
-    its parts, if it was resumed. ``source_sha256`` is as in a record.
+    its parts, if it was resumed. ``source_sha256`` is as in a record. ``timed`` are batch sizes of the first leader, as
+    timed in one process before the race.
     """
 
     KIND = "race"
@@ -72,6 +82,7 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     record: Record | None = None
     interrupted: bool = False
     source_sha256: str | None = None
+    timed: tuple[Speed, ...] = ()
 
     @property
     def specs(self) -> tuple[Spec, ...]:
@@ -92,6 +103,38 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     def untried(self) -> list[Contender]:
         """The variants that the budget left out."""
         return [one for one in self.contenders if one.outcome == "untried"]
+
+
+def speeds_of(rows: Iterable[Row]) -> Iterator[Speed]:
+    """Yield the speed of each row with a throughput and a latency."""
+    for row in rows:
+        latency_ms = percentile(row.latency_ms, 50)
+        if row.samples_per_s and latency_ms:
+            yield Speed(batch_size=row.batch_size, samples_per_s=row.samples_per_s, latency_ms=latency_ms)
+
+
+def speeds(race: Race) -> list[tuple[Spec, Speed]]:
+    """Return all variants and batch sizes whose throughput and latency are known, the latest timing of each."""
+    known = {(race.specs[0], one.batch_size): one for one in race.timed}
+    for one in race.contenders:
+        for number, spec in enumerate((one.against, one.spec)):
+            rate = latency_ms = None
+            if spec is not None and one.turns is not None:
+                rate, latency_ms = one.turns.rate_per_s(number), one.turns.latency_ms(number)
+            if spec is not None and rate is not None and latency_ms is not None:
+                size = batch_of(spec, race.batch_size)
+                known[spec, size] = Speed(batch_size=size, samples_per_s=rate, latency_ms=latency_ms)
+    known |= {(race.winner, one.batch_size): one for one in speeds_of(race.record.rows if race.record else ())}
+    return [(spec, one) for (spec, _), one in known.items()]
+
+
+def pareto_front(known: Iterable[tuple[Spec, Speed]]) -> list[tuple[Spec, Speed]]:
+    """Return those that no other exceeds in throughput at the same latency or less, by rising latency."""
+    front: list[tuple[Spec, Speed]] = []
+    for spec, one in sorted(known, key=lambda pair: (pair[1].latency_ms, -pair[1].samples_per_s)):
+        if not front or one.samples_per_s > front[-1][1].samples_per_s:
+            front.append((spec, one))
+    return front
 
 
 def decode_race(data: bytes, name: str) -> Race:

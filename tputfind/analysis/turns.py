@@ -38,13 +38,15 @@ ASSUMED: Final = Scatter(0.05)
 _FEWEST_FREEDOM: Final = 3
 
 
-class Round(msgspec.Struct, frozen=True):
-    """One process of each variant, and the samples/s of their windows.
+class Round(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process of each variant, the samples/s of their windows, and their latencies.
 
-    There is one tuple per variant. The windows at the same index were measured shortly after each other.
+    There is one tuple of ``per_s`` per variant, and one median of ``latency_ms``; that is empty in older records. The
+    windows at the same index were measured shortly after each other.
     """
 
     per_s: tuple[tuple[Above0, ...], ...]
+    latency_ms: tuple[Above0, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,11 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         """Return the samples/s of a variant: the geometric mean of the rounds' medians; None without rounds."""
         rates = [log(median(one.per_s[variant])) for one in self.rounds]
         return exp(fmean(rates)) if rates else None
+
+    def latency_ms(self, variant: int) -> float | None:
+        """Return the latency of a variant in ms: the median of the rounds' medians; None if unknown."""
+        values = [one.latency_ms[variant] for one in self.rounds if one.latency_ms]
+        return median(values) if values else None
 
     def ratio(self, variant: int, to: int) -> float | None:
         """Return the throughput of a variant over that of another, from all rounds; None without rounds."""

@@ -77,9 +77,9 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
 class TakeTurns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Asks for step times, in windows that alternate with those of other processes.
 
-    Answered by a ``Turn`` without steps once the process is warm, then by one each time the gate lets it go on. The
-    process ends when its gate is closed. A window lasts for ``window_s``, or for one step. ``number`` counts the
-    processes of a variant from 0; the first one checks the output.
+    Answered by a ``Turn`` with steps timed one at a time once the process is warm, then by one with steps back to back
+    each time the gate lets it go on. The process ends when its gate is closed. A window lasts for ``window_s``, or for
+    one step. ``number`` counts the processes of a variant from 0; the first one checks the output.
     """
 
     spec: Spec

@@ -76,7 +76,9 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
 _OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beginnings in _BEGINNINGS.items()}
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
-"""All file forms. Only records of runs have plots."""
+"""All file forms."""
+_DRAWN: Final = ("record", "race")
+"""Kinds of JSON whose results have plots."""
 MEASURED: Final = ("record", "clocks", "forecast", "comparison", "race")
 """Kinds of JSON that hold measurements, which cannot be made again from other files; comparisons of records do not."""
 _STDOUT: Final = Path("/dev/stdout")
@@ -249,7 +251,7 @@ def check_places(
     Raises:
         BadRequest: an output cannot be written, or would replace a protected file.
     """
-    drawn = draw.ENDINGS if json == "record" else ()
+    drawn = draw.ENDINGS if json in _DRAWN else ()
     can_be = [form for form in forms or ENDINGS if form in drawn or form not in draw.ENDINGS]
     named = [_output(places.called, place, can_be, json) for place in places.files]
     for output in named:

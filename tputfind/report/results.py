@@ -77,7 +77,9 @@ def plot(result: Any) -> Figure:
 
     chart = document_of(result).chart
     if chart is None:
-        raise BadRequest(f"there is no plot of this {result.KIND}", "plots are of records with timed rows")
+        raise BadRequest(
+            f"there is no plot of this {result.KIND}", "plots are of records with timed rows, and of races"
+        )
     if isinstance(chart, Defect):
         raise chart.make_error()
     draw.require_matplotlib("plot()")

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, cast, get_args
 import msgspec
 
 from tputfind.analysis.answers import too_late
-from tputfind.analysis.race import Contender, Goal, Levels, Race, batch_of
+from tputfind.analysis.race import Contender, Goal, Levels, Race, Speed, batch_of, speeds_of
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.options import none_of
@@ -181,10 +181,10 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     name, sha256, before = inspection.environment.device_name, inspection.source_sha256, asked.before
     contenders: list[Contender] = []
     if before is None:
-        batch_size, plain = _batch_size(asked, plain, inspection, children[0], progress)
+        batch_size, plain, timed = _batch_size(asked, plain, inspection, children[0], progress)
     else:
         contenders = resumed_contenders(before, asked.goal, plain, name, sha256)
-        batch_size, plain = before.batch_size, contenders[0].spec
+        batch_size, plain, timed = before.batch_size, contenders[0].spec, before.timed
 
     def as_variant(spec: Spec, number: int) -> Variant:
         return Variant(spec, batch_of(spec, batch_size), children[number], can)
@@ -227,6 +227,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         record=measured.record if measured is not None and measured.record.rows else None,
         interrupted=interrupted,
         source_sha256=sha256,
+        timed=timed,
     )
     return race, measured
 
@@ -248,8 +249,8 @@ def _instances(plain: Spec) -> tuple[int, ...]:
 
 def _batch_size(
     asked: Asked, plain: Spec, inspection: Inspection, children: Children, progress: Progress
-) -> tuple[int, Spec]:
-    """Return the batch size to race at, and the plain variant in a grad mode that runs.
+) -> tuple[int, Spec, tuple[Speed, ...]]:
+    """Return the batch size to race at, the plain variant in a grad mode that runs, and the batch sizes that it timed.
 
     It is the requested batch size, or one that is nearly as fast as any within the SLO; for latency it is the smallest.
 
@@ -257,14 +258,15 @@ def _batch_size(
         TputfindError: not even the smallest batch runs.
     """
     if plain.batch_sizes is not None:
-        return plain.batch_sizes[0], plain
+        return plain.batch_sizes[0], plain, ()
     if asked.goal == "latency":
-        return plain.granularity, plain
+        return plain.granularity, plain, ()
     runner = TrialRunner(children, plain, inspection.environment)
     sizes = plain.sizes_up_to(min(plain.max_batch or 2**14, 2**14))
     progress.doing("looking for the batch size to race at", _OF_SCAN * asked.budget_s)
     until_s = monotonic() + _OF_SCAN * asked.budget_s
     best, best_per_s, no_gain = 0, 0.0, 0
+    timed: list[Speed] = []
     with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
         for row in rows:
             if row.failure is not None and not best:
@@ -273,6 +275,7 @@ def _batch_size(
                     raise no_answer(plain, row.batch_size, row.failure)
                 otherwise = msgspec.structs.replace(plain, grad_mode=found)
                 return _batch_size(asked, otherwise, inspection, children, progress)
+            timed += speeds_of([row])
             late = best and too_late(plain, row)
             if row.samples_per_s is None or late or no_gain == _PATIENCE:
                 break
@@ -281,4 +284,4 @@ def _batch_size(
                 best, best_per_s, no_gain = row.batch_size, row.samples_per_s, 0
             if 1000 * row.batch_size / row.samples_per_s > _LONGEST_BATCH_MS or monotonic() > until_s:
                 break
-    return best or sizes[0], plain
+    return best or sizes[0], plain, tuple(timed)

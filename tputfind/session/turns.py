@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from random import Random
-from statistics import fmean
+from statistics import fmean, median
 from time import monotonic
 from typing import Final, NamedTuple, Self
 
@@ -74,13 +74,14 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
         random.shuffle(order)
     groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
+    latency_ms = [0.0 for _ in variants]
     wanted: int | None = None  # as many blocks as the first group took
     for group in groups:
         with ExitStack() as stack:
             begin_s, done = monotonic(), 0
             processes = {index: stack.enter_context(_Process(variants[index], index, number)) for index in group}
-            for process in processes.values():
-                process.start()
+            for index, process in processes.items():
+                latency_ms[index] = process.latency_ms()
             until_s = monotonic() + _OF_STARTING * (monotonic() - begin_s)
             while _needs_another_block(done, until_s) if wanted is None else done < wanted:
                 for index in order_of_block(group, random):
@@ -91,7 +92,7 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
             wanted = done
             for process in processes.values():
                 process.finish()
-    return Round(tuple(map(tuple, per_s)))
+    return Round(tuple(map(tuple, per_s)), tuple(latency_ms))
 
 
 def _needs_another_block(done: int, until_s: float) -> bool:
@@ -188,9 +189,9 @@ class _Process:
         self._close_gate()
         os.close(self._gate)
 
-    def start(self) -> None:
-        """Wait until the process is warm."""
-        self._next()
+    def latency_ms(self) -> float:
+        """Wait until the process is warm; return the median time of its steps one at a time."""
+        return median(self._next().device_ms)
 
     def window_per_s(self) -> float:
         """Let the process take one window; return its throughput in samples/s."""

@@ -345,6 +345,9 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 _follow(device, loaded.work)
                 return
             take = turns(device, loaded.work.holding(), loaded.stopwatch, listener.busy, asked.window_s)
+            ready = messages.Turn(
+                device_ms=_round_to_nanoseconds(take(alone=True)), samples=_samples(workload, size) or size
+            )
             output = None
             if asked.number == 0:
                 _check_samples(loaded)
@@ -352,7 +355,7 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
             if isinstance(output, Failure):
                 yield messages.Turn(failure=output)
                 return
-            ready = messages.Turn(samples=_samples(workload, size) or size, output=output)
+            ready = msgspec.structs.replace(ready, output=output)
             yield ready
             while listener.has_turn():
                 yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take()))

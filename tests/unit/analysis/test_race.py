@@ -2,11 +2,23 @@
 
 from random import Random
 
+from hypothesis import given
+from hypothesis import strategies as st
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried, judged_in_turn
-from tputfind.analysis.race import REGRET, challengers, outcome_of, settles_race
-from tputfind.analysis.turns import ASSUMED, LOOKS, Turns
+from tputfind.analysis.race import (
+    REGRET,
+    Contender,
+    Race,
+    Speed,
+    challengers,
+    outcome_of,
+    pareto_front,
+    settles_race,
+    speeds,
+)
+from tputfind.analysis.turns import ASSUMED, LOOKS, Round, Turns
 from tputfind.record.spec import Spec
 
 PLAIN = Spec(model="resnet18")
@@ -87,3 +99,38 @@ def test_a_variant_that_may_be_faster_is_undecided():
 
     assert outcome_of(judgement) == "undecided"
     assert outcome_of(judged_in_turn(Tried(Turns(batch_sizes=(8, 8))), REGRET, 5, ASSUMED)) == "undecided"
+
+
+SPEEDS = st.builds(Speed, batch_size=st.just(1), samples_per_s=st.integers(1, 9), latency_ms=st.integers(1, 9))
+
+
+@given(st.lists(SPEEDS))
+def test_pareto_front_holds_what_no_other_beats_and_all_else_is_beaten(known):
+    front = [one for _, one in pareto_front([(PLAIN, one) for one in known])]
+
+    def beaten_by(one, other):
+        as_good = other.samples_per_s >= one.samples_per_s and other.latency_ms <= one.latency_ms
+        return as_good and (other.samples_per_s, other.latency_ms) != (one.samples_per_s, one.latency_ms)
+
+    assert not any(beaten_by(one, other) for one in front for other in known)
+    for one in known:
+        same = any((one.samples_per_s, one.latency_ms) == (two.samples_per_s, two.latency_ms) for two in front)
+        assert same or any(beaten_by(one, other) for other in front)
+    assert front == sorted(front, key=lambda one: one.latency_ms)
+
+
+def test_speeds_are_of_batch_sizes_timed_before_and_of_variants_that_raced():
+    two = Spec(model="resnet18", instances=2)
+    rounds = [Round(((100.0,) * 2, (200.0,) * 2), (10.0, latency_ms)) for latency_ms in (4.0, 5.0, 9.0)]
+    turns = Turns(batch_sizes=(8, 4), rounds=(*rounds, Round(((100.0,) * 2, (200.0,) * 2))))
+    raced = Contender(spec=two, outcome="faster", against=PLAIN, turns=turns)
+    timed = tuple(Speed(batch_size=size, samples_per_s=90, latency_ms=11) for size in (4, 8))
+    fields = {"goal": "throughput", "device_name": "a CPU", "started": "", "budget_s": 60.0, "seconds": 1.0}
+    contenders = Contender(spec=PLAIN, outcome="first"), raced
+    race = Race(**fields, batch_size=8, contenders=contenders, winner=two, timed=timed)
+
+    assert [(spec.instances, one.batch_size, one.latency_ms) for spec, one in speeds(race)] == [
+        (1, 4, 11),
+        (1, 8, 10),
+        (2, 4, 5),
+    ]

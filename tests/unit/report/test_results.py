@@ -19,6 +19,8 @@ from tputfind.commands import report
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record import files
 from tputfind.record.record import Edge, LimitedBy
+from tputfind.report.document import Charts
+from tputfind.report.views import tune
 
 CLOCKS = RESULTS / "nvidia-h200" / "clocks"
 MAKERS = {
@@ -30,6 +32,7 @@ MAKERS = {
     "methods": lambda: files.load(CLOCKS / "resnet50-fp16-batch-1.json"),
     "pipeline": lambda: files.load(CLOCKS / "mobilenet_v3_large-resnet50-fp32.json"),
     "forecasts": lambda: FORECASTS,
+    "race": lambda: tputfind.load(RESULTS / "nvidia-h200" / "tune" / "resnet50-fp16.json"),
 }
 each_result = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 
@@ -136,6 +139,18 @@ def test_plot_of_record_is_figure_and_other_results_raise():
     assert figure.axes[0].get_xlabel() == "batch size"
     with pytest.raises(BadRequest, match="no plot of this comparison"):
         MAKERS["comparison"]().plot()
+
+
+def test_plot_of_race_is_of_what_was_timed_and_absent_from_page_without():
+    race = MAKERS["race"]()
+    figure = race.plot()
+
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "p50 latency, ms"
+    front = [(row.batch_size, row.samples_per_s) for row in race.record.rows if row.batch_size in (64, 2048)]
+    assert sorted(axes.lines[0].get_ydata()) == sorted(rate for _, rate in front)
+    drawn, blank = (tune.document(one).sections for one in (race, replace(race, record=None)))
+    assert [any(isinstance(one, Charts) for one in sections) for sections in (drawn, blank)] == [True, False]
 
 
 @each_result

@@ -1,16 +1,19 @@
 """The plots of records: their numbers and their words. Pure functions of records."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import starmap
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import Best, answers, format_latency, format_rate, health, known_interval, peak_bytes
+from tputfind.analysis.race import Race, Speed, pareto_front, recipe_of, speeds
 from tputfind.record.record import Health, Record, Row, Trial
+from tputfind.record.spec import Spec
 from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, names_of, title_of
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_bytes, format_figure, format_width
+from tputfind.units import MIB, format_about, format_bytes, format_figure, format_width
 
 _BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 _MOST_POINTS: Final = 300
@@ -145,19 +148,43 @@ def tradeoff(records: Sequence[Record]) -> Chart:
         for slo_ms, at in sorted(target for target in targets if target[0] is not None)
         if slo_ms is not None and at == percent
     ]
+    words = "Each point is a batch size, joined in their order; one with too few samples for the percentile has none."
+    return _tradeoff(title_of(records), series, percent, words, levels)
+
+
+def _tradeoff(about: str, series: Sequence[Series], percent: float, words: str, levels: Sequence[Level] = ()) -> Chart:
     shown = {point.x for one in series for point in one.points}
     least, most = (min(shown), max(shown)) if shown else (0.0, 0.0)
     return Chart(
         kind="tradeoff",
         title="Throughput against latency",
-        about=title_of(records),
-        words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. "
-        f"Each point is a batch size, joined in their order; one with too few samples for the percentile has none.",
+        about=about,
+        words=f"The p{percent:g} latency goes from {format_figure(least)} to {format_figure(most)} ms. {words}",
         x=Axis(label=f"p{percent:g} latency, ms", scale=_scale_of(shown, "log10"), reads=f"p{percent:g} {{}} ms"),
         y=Axis(label="samples/s", scale="from_zero"),
-        series=series,
+        series=tuple(series),
         levels=tuple(levels),
     )
+
+
+def pareto(race: Race, about: str) -> Chart:
+    """Return throughput against latency of all variants and batch sizes of a race, the Pareto front as a line."""
+    known = speeds(race)
+    front = pareto_front(known)
+    parts: tuple[tuple[str, Look, list[tuple[Spec, Speed]]], ...] = (
+        ("no other is better in both", "line", front),
+        ("others", "fitted", [one for one in known if one not in front]),
+    )
+    series = [
+        Series(name=name, number=0, look=look, points=tuple(starmap(_speed_point, part))) for name, look, part in parts
+    ]
+    words = "Each point is a batch size of a variant; those that no other exceeds in both are joined."
+    return _tradeoff(about, [one for one in series if one.points], 50, words)
+
+
+def _speed_point(spec: Spec, speed: Speed) -> Point:
+    text = f"{recipe_of(spec)}, batch {speed.batch_size}, {format_about(speed.samples_per_s)} samples/s"
+    return Point(x=speed.latency_ms, y=speed.samples_per_s, text=text)
 
 
 def _tradeoff_points(record: Record, percent: float) -> Iterator[Point]:

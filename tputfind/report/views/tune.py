@@ -7,17 +7,23 @@ from functools import partial
 from typing import Final
 
 from tputfind.analysis.answers import fastest_within_slo
-from tputfind.analysis.race import Contender, Outcome, Race, batch_of, recipe_of
+from tputfind.analysis.race import Contender, Outcome, Race, batch_of, pareto_front, recipe_of, speeds
 from tputfind.record.record import Record
 from tputfind.report import text
+from tputfind.report.charts.chart import Chart
+from tputfind.report.charts.charts import pareto
 from tputfind.report.document import (
     Answers,
     Cell,
+    Charts,
     Code,
     Column,
+    Defect,
     Document,
     Table,
     Tone,
+    attempt,
+    count,
     data_table,
     sections_of,
     table,
@@ -40,20 +46,40 @@ _TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "undecided": "unsure", "
 
 def document(race: Race) -> Document:
     """Return the winner, the table of variants, and the record of the winner."""
-    return whole(lambda: _document(race), source=race, data=partial(_data, race))
+    title = f"{race.winner.model} on {race.device_name}: the best of {len(race.contenders)} variants for {race.goal}"
+    chart = attempt("the plot", lambda: pareto(race, title))
+    return whole(lambda: _document(race, title, chart), source=race, data=partial(_data, race), chart=chart)
 
 
-def _document(race: Race) -> Document:
+def _document(race: Race, title: str, chart: Chart | Defect) -> Document:
     at, record = f"batch {race.batch_size}", race.record
+    drawn = [chart] if isinstance(chart, Defect) else [] if chart.empty else [Charts((chart,))]
     return Document(
-        title=f"{race.winner.model} on {race.device_name}: the best of {len(race.contenders)} variants for {race.goal}",
+        title=title,
         sections=(
             *sections_of("the variants", lambda: [_table(race)]),
+            *sections_of("the Pareto front", lambda: _pareto(race)),
+            *drawn,
             *sections_of("the answers", lambda: [Answers(tuple(_answers(race, at)))]),
             *([] if record is None else sections_of("the code", lambda: _code(record))),
             *([] if record is None else [record_document(record, "")]),
         ),
     )
+
+
+def _pareto(race: Race) -> list[Table]:
+    """Return the table of the Pareto front; empty if a single batch size of a variant is on it."""
+    columns = Column("variant", "text", shrinks=True), Column("batch"), Column("samples/s"), Column("p50 ms")
+    rows = [
+        (recipe_of(spec), count(one.batch_size), _about(one.samples_per_s), _about(one.latency_ms))
+        for spec, one in pareto_front(speeds(race))
+    ]
+    title = "No other variant or batch size is better in both throughput and latency"
+    return [table(columns, rows, title=title)] if len(rows) > 1 else []
+
+
+def _about(value: float) -> Cell:
+    return Cell(format_about(value), value)
 
 
 def _code(record: Record) -> list[Code]:
