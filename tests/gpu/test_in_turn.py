@@ -40,3 +40,14 @@ def test_cuda_graph_wins_if_the_model_is_host_bound(tmp_path):
     assert ran.status == 0, ran.err
     assert race.winner.mode == "cudagraph"
     assert race.record.rows[0].output.result == "right"
+
+
+@pytest.mark.parametrize("goal", ["memory", "energy"])
+def test_half_precision_wins_for_memory_and_for_energy(tmp_path, goal):
+    arguments = ("--dtype", "fp32,fp16", "--mode", "eager", "--layout", "nchw", "--batch-sizes", 64, "--budget", "90s")
+    ran = run(tmp_path, "tune", "resnet50", *arguments, "--for", goal, "--save", "race.json")
+
+    race = tputfind.load(tmp_path / "race.json")
+    assert ran.status == 0, ran.err
+    assert race.winner.dtype == "fp16"
+    assert race.contenders[1].judgement.ratio > 1.3

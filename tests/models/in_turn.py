@@ -101,6 +101,32 @@ def by_layout():
     return ByLayout(0), lambda batch: torch.randn(batch, 3, 4, 4)
 
 
+class ByBatch(Sleeper):
+    """A model that is faster in channels last, and whose step time grows with the batch."""
+
+    def forward(self, x):
+        time.sleep((8 + 2 * len(x)) * (1 if x.is_contiguous(memory_format=torch.channels_last) else 1.4) / 1000)
+        return self.layer(x)
+
+
+def by_batch():
+    return ByBatch(0), lambda batch: torch.randn(batch, 3, 4, 4)
+
+
+class Keeps(Sleeper):
+    """A model that keeps less memory in channels last, where it is slower."""
+
+    def forward(self, x):
+        small = x.is_contiguous(memory_format=torch.channels_last)
+        time.sleep(0.2 if small else 0)
+        self.kept = torch.ones(2**24 if small else 2**25)
+        return self.layer(x)
+
+
+def keeps():
+    return Keeps(0), lambda batch: torch.randn(batch, 3, 4, 4)
+
+
 class NoLayout(Sleeper):
     """A model that fails on images in channels last."""
 

@@ -5,6 +5,7 @@ from math import inf
 from typing import Final, Literal, NamedTuple
 
 from tputfind import stats
+from tputfind.record.environment import Capabilities
 from tputfind.record.record import Edge, Record, Row, Trial, check_record
 from tputfind.record.spec import Spec
 from tputfind.record.types import REPEATABILITY
@@ -139,10 +140,12 @@ def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
     It is what a memory limit applies to: the memory that the allocator reserves on a device, and address space on the
     host, or resident memory if that is not known.
     """
-    reserved_bytes = measured.peak_reserved_bytes
-    if reserved_bytes is not None or record.environment.can.own_memory:
-        return reserved_bytes
-    return measured.peak_allocated_bytes
+    return needed_bytes(record.environment.can, measured.peak_allocated_bytes, measured.peak_reserved_bytes)
+
+
+def needed_bytes(can: Capabilities, allocated_bytes: int | None, reserved_bytes: int | None) -> int | None:
+    """Return which of the two peaks of a device with these capabilities is the memory needed: see ``peak_bytes``."""
+    return reserved_bytes if reserved_bytes is not None or can.own_memory else allocated_bytes
 
 
 def throughput_interval(row: Row) -> stats.Interval | None:

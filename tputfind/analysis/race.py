@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tputfind.analysis.compare import Judgement
-from tputfind.analysis.turns import Turns
+from tputfind.analysis.turns import COSTS, Cost, Goal, Speed, Turns
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
 from tputfind.record.result import Result
@@ -19,7 +19,6 @@ from tputfind.record.types import Above0, Amount, Count
 from tputfind.record.untrusted import printable_json, told_as_bad_record
 from tputfind.stats import percentile
 
-Goal = Literal["throughput", "latency"]
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
 Levels = Mapping[str, tuple[str | int, ...]]
 """The values of each factor, by its field of ``Spec``."""
@@ -33,7 +32,8 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     """A variant of a race, and its outcome against ``against``, the leader at that moment.
 
     ``judgement`` has the leader as OLD. It is None for the first leader, and for a variant that was not timed for this
-    ``reason``. ``of_winner`` is its throughput over that of the winner, estimated from all rounds of the race.
+    ``reason``. ``of_winner`` is the ratio of its samples per unit of the cost to those of the winner, estimated
+    from all rounds of the race.
     """
 
     spec: Spec
@@ -52,14 +52,6 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
             return False
         known = self.judgement.ratio if self.of_winner is None else self.of_winner
         return known * self.judgement.high / self.judgement.ratio > 1
-
-
-class Speed(msgspec.Struct, frozen=True, kw_only=True):
-    """The throughput of a batch size, which is that of each instance, and its latency: the median in ms."""
-
-    batch_size: Count
-    samples_per_s: Above0
-    latency_ms: Above0
 
 
 class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="race"):
@@ -83,6 +75,11 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     interrupted: bool = False
     source_sha256: str | None = None
     timed: tuple[Speed, ...] = ()
+
+    @property
+    def cost(self) -> Cost:
+        """The cost that variants are judged by."""
+        return COSTS[self.goal]
 
     @property
     def specs(self) -> tuple[Spec, ...]:
@@ -118,12 +115,9 @@ def speeds(race: Race) -> list[tuple[Spec, Speed]]:
     known = {(race.specs[0], one.batch_size): one for one in race.timed}
     for one in race.contenders:
         for number, spec in enumerate((one.against, one.spec)):
-            rate = latency_ms = None
-            if spec is not None and one.turns is not None:
-                rate, latency_ms = one.turns.rate_per_s(number), one.turns.latency_ms(number)
-            if spec is not None and rate is not None and latency_ms is not None:
-                size = batch_of(spec, race.batch_size)
-                known[spec, size] = Speed(batch_size=size, samples_per_s=rate, latency_ms=latency_ms)
+            speed = None if one.turns is None else one.turns.speed(number)
+            if spec is not None and speed is not None:
+                known[spec, speed.batch_size] = speed
     known |= {(race.winner, one.batch_size): one for one in speeds_of(race.record.rows if race.record else ())}
     return [(spec, one) for (spec, _), one in known.items()]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, hypot, log, pi, sqrt
 from random import Random
 from statistics import NormalDist, fmean, median, quantiles, stdev, variance
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -38,15 +38,50 @@ ASSUMED: Final = Scatter(0.05)
 _FEWEST_FREEDOM: Final = 3
 
 
-class Round(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One process of each variant, the samples/s of their windows, and their latencies.
+class Cost(NamedTuple):
+    """The cost that variants are judged by, for a ``goal``: the more samples per ``unit``, the better.
 
-    There is one tuple of ``per_s`` per variant, and one median of ``latency_ms``; that is empty in older records. The
-    windows at the same index were measured shortly after each other.
+    With ``alone``, batches are sent to the idle device one at a time, else back to back. ``needs`` is the capability of
+    a device that reports the cost. A window lasts for ``window_s``, or for one window of the process if that is longer.
+    """
+
+    goal: Goal
+    unit: Literal["s", "GiB", "J"]
+    alone: bool = False
+    needs: str = ""
+    window_s: float = 0.0
+
+
+Goal = Literal["throughput", "latency", "memory", "energy"]
+THROUGHPUT: Final = Cost("throughput", "s")
+COSTS: Final[Mapping[Goal, Cost]] = {
+    one.goal: one
+    for one in (
+        THROUGHPUT,
+        Cost("latency", "s", alone=True),
+        Cost("memory", "GiB", needs="memory_peaks"),
+        Cost("energy", "J", needs="health", window_s=0.5),  # readings of power lag by 0.15 s
+    )
+}
+
+
+class Speed(msgspec.Struct, frozen=True, kw_only=True):
+    """The throughput of a batch size, which is that of each instance, and its latency: the median in ms."""
+
+    batch_size: Count
+    samples_per_s: Above0
+    latency_ms: Above0
+
+
+class Round(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One process of each variant, the samples/s of their windows, and their speeds, which older records lack.
+
+    ``per_s`` are samples per unit of another cost if that is what variants are judged by. There is one tuple per
+    variant. The windows at the same index were measured shortly after each other.
     """
 
     per_s: tuple[tuple[Above0, ...], ...]
-    latency_ms: tuple[Above0, ...] = ()
+    speeds: tuple[Speed, ...] = ()
 
 
 class Turns(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,17 +91,20 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     rounds: tuple[Round, ...] = ()
 
     def rate_per_s(self, variant: int) -> float | None:
-        """Return the samples/s of a variant: the geometric mean of the rounds' medians; None without rounds."""
+        """Return the samples per unit of a variant: the geometric mean of the rounds' medians; None without rounds."""
         rates = [log(median(one.per_s[variant])) for one in self.rounds]
         return exp(fmean(rates)) if rates else None
 
-    def latency_ms(self, variant: int) -> float | None:
-        """Return the latency of a variant in ms: the median of the rounds' medians; None if unknown."""
-        values = [one.latency_ms[variant] for one in self.rounds if one.latency_ms]
-        return median(values) if values else None
+    def speed(self, variant: int) -> Speed | None:
+        """Return the median speed of a variant over the rounds; None if unknown."""
+        known = [one.speeds[variant] for one in self.rounds if one.speeds]
+        if not known:
+            return None
+        rate, latency_ms = median(one.samples_per_s for one in known), median(one.latency_ms for one in known)
+        return Speed(batch_size=self.batch_sizes[variant], samples_per_s=rate, latency_ms=latency_ms)
 
     def ratio(self, variant: int, to: int) -> float | None:
-        """Return the throughput of a variant over that of another, from all rounds; None without rounds."""
+        """Return the samples per unit of a variant over those of another, from all rounds; None without rounds."""
         values = [median(_log_ratios(one, variant, to)) for one in self.rounds]
         return exp(fmean(values)) if values else None
 

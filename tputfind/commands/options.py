@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final, get_args
 
+from tputfind.analysis.turns import COSTS
 from tputfind.declaration import (
     FORECASTS,
     HOW,
@@ -208,8 +209,8 @@ IN_TURN: Final = (
 TUNE: Final = (
     Option(
         WHAT,
-        "race for samples per second, or for the latency of the smallest batch",
-        ("throughput", "latency"),
+        "race for samples per second, GiB of memory or joule, or for the latency of the smallest batch",
+        tuple(COSTS),
         name="for",
         default="throughput",
     ),

@@ -77,14 +77,16 @@ class TimeBatches(msgspec.Struct, frozen=True, tag=True):
 class TakeTurns(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """Asks for step times, in windows that alternate with those of other processes.
 
-    Answered by a ``Turn`` with steps timed one at a time once the process is warm, then by one with steps back to back
-    each time the gate lets it go on. The process ends when its gate is closed. A window lasts for ``window_s``, or for
-    one step. ``number`` counts the processes of a variant from 0; the first one checks the output.
+    Answered by a ``Turn`` once the process is warm, then by one each time the gate lets it go on. The process ends when
+    its gate is closed. A window lasts for ``window_s``, or for one step. Its steps are timed back to back, and those of
+    the first turn one at a time; ``alone`` exchanges the two. ``number`` counts the processes of a variant from 0; the
+    first one checks the output.
     """
 
     spec: Spec
     batch_size: int
     window_s: float
+    alone: bool = False
     number: int = 0
     can: Capabilities | None = None
 
@@ -271,10 +273,15 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure."""
+    """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
+
+    Peaks of memory are those before the output is checked, as in ``Row``.
+    """
 
     device_ms: tuple[Above0, ...] = ()
     samples: Count = 1
+    peak_allocated_bytes: Bytes | None = None
+    peak_reserved_bytes: Bytes | None = None
     output: OutputCheck | None = None
     failure: Failure | None = None
 

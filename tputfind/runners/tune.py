@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple, cast, get_args
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
 from tputfind.analysis.answers import too_late
-from tputfind.analysis.race import Contender, Goal, Levels, Race, Speed, batch_of, speeds_of
+from tputfind.analysis.race import Contender, Levels, Race, batch_of, speeds_of
+from tputfind.analysis.turns import COSTS, Goal, Speed
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.options import none_of
@@ -26,13 +27,14 @@ from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.race import Course
 from tputfind.runners.sweep import Job, each_recipe, sweep
 from tputfind.session import pickling
+from tputfind.session.health import Watch
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.resume import resumed_contenders
 from tputfind.session.run import Measured
 from tputfind.session.trials import TrialRunner, diagnosis_of
-from tputfind.session.turns import Duel, Variant
+from tputfind.session.turns import Duel, Variant, cost_unknown
 
 BUDGET_S: Final = 600.0
 OF_RACE: Final = 0.7
@@ -94,8 +96,8 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
         "mode": tuple(dict.fromkeys(spec.mode for spec in specs)) if "mode" in given else MODES,
         "instances": tuple(dict.fromkeys(spec.instances for spec in specs)) if "instances" in given else (),
     }
-    if goal not in get_args(Goal):
-        raise BadRequest(f"--for: {none_of(goal, get_args(Goal))}")
+    if goal not in COSTS:
+        raise BadRequest(f"--for: {none_of(goal, tuple(COSTS))}")
     return Asked(plain, levels, cast("Goal", goal), folder, command)
 
 
@@ -118,7 +120,8 @@ def tune(
 
     Args:
         model: as for ``find``.
-        goal: ``throughput`` races at a batch size that is nearly as fast as any, ``latency`` at the smallest.
+        goal: ``throughput``, ``memory`` and ``energy`` race for samples per second, per GiB and per joule, at a batch
+            size that is nearly as fast as any; ``latency`` at the smallest.
         inputs: the function that makes the inputs of a live module, as for ``find``.
         output: a folder for the winner's record; None saves nothing.
         resume: a race of the same model and options, which goes on for another ``budget``.
@@ -164,7 +167,10 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     progress.doing("looking at the model and the device", None)
     inspection, _ = inspect_at_once([asked.plain] * len(children), children)
     plain = apply_inspection(asked.plain, inspection)
-    can = inspection.environment.can
+    can, name = inspection.environment.can, inspection.environment.device_name
+    cost = COSTS[asked.goal]
+    if cost.needs and not getattr(can, cost.needs):
+        raise cost_unknown(cost, name)
     levels = dict(asked.levels)
     if can.is_cpu:
         levels["device"] = _core_sets(plain.device)
@@ -178,7 +184,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         levels["mode"] = tuple(mode for mode in MODES if mode not in _OF_GRAPHS)
     if all(len(values) < 2 for values in levels.values()):
         raise BadRequest("there is nothing to vary", "give lists, such as --dtype fp16,bf16, or leave the others out")
-    name, sha256, before = inspection.environment.device_name, inspection.source_sha256, asked.before
+    sha256, before = inspection.source_sha256, asked.before
     contenders: list[Contender] = []
     if before is None:
         batch_size, plain, timed = _batch_size(asked, plain, inspection, children[0], progress)
@@ -186,8 +192,10 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         contenders = resumed_contenders(before, asked.goal, plain, name, sha256)
         batch_size, plain, timed = before.batch_size, contenders[0].spec, before.timed
 
+    watch = Watch(inspection.environment.device_uuid if cost.needs == "health" else None)
+
     def as_variant(spec: Spec, number: int) -> Variant:
-        return Variant(spec, batch_of(spec, batch_size), children[number], can)
+        return Variant(spec, batch_of(spec, batch_size), children[number], can, cost, watch)
 
     def as_duel(leader: Spec, challenger: Spec) -> Duel:
         variant = as_variant(challenger, 1)
@@ -200,7 +208,8 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     measured, interrupted = None, False
     try:
-        course.run()
+        with watch:
+            course.run()
         left_s = begin_s + asked.budget_s - monotonic()
         raced_at = (batch_of(course.leader, batch_size),)
         only = None if course.leader.batch_sizes is None else raced_at
@@ -259,7 +268,7 @@ def _batch_size(
     """
     if plain.batch_sizes is not None:
         return plain.batch_sizes[0], plain, ()
-    if asked.goal == "latency":
+    if COSTS[asked.goal].alone:
         return plain.granularity, plain, ()
     runner = TrialRunner(children, plain, inspection.environment)
     sizes = plain.sizes_up_to(min(plain.max_batch or 2**14, 2**14))

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tputfind.analysis.race import Contender, Goal, Race
+from tputfind.analysis.race import Contender, Race
+from tputfind.analysis.turns import Goal
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity

@@ -13,16 +13,19 @@ from typing import Final, NamedTuple, Self
 
 import msgspec
 
+from tputfind.analysis.answers import needed_bytes
 from tputfind.analysis.compare import Tried
-from tputfind.analysis.turns import LOOKS, Round, Turns, is_steady, order_of_block
-from tputfind.errors import BadRequest
+from tputfind.analysis.turns import LOOKS, THROUGHPUT, Cost, Round, Speed, Turns, is_steady, order_of_block
+from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed, for_want_of_memory, misuse_failure
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
+from tputfind.session.health import Watch
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
+from tputfind.units import GIB
 
 WINDOW_S: Final = 0.02
 """Seconds of a window: shorter windows would be mostly lead-in steps; longer ones let disturbances hit one variant
@@ -37,12 +40,25 @@ _LONG_S: Final = 4.0
 
 
 class Variant(NamedTuple):
-    """A variant at a batch size; ``children`` starts its processes, ``can`` holds the features of its device."""
+    """A variant at a batch size; ``children`` starts its processes, ``can`` holds the features of its device.
+
+    It is judged by its ``cost``; ``watch`` reads the device's power.
+    """
 
     spec: Spec
     batch_size: int
     children: Children
     can: Capabilities
+    cost: Cost = THROUGHPUT
+    watch: Watch | None = None
+
+
+def cost_unknown(cost: Cost, device_name: str) -> NoSuchDevice:
+    """Return the error that a device does not report a cost."""
+    return NoSuchDevice(
+        f"--for {cost.goal}: {device_name} does not report the {cost.goal} of its work",
+        "--for throughput and --for latency need only a clock",
+    )
 
 
 class VariantFailed(Exception):
@@ -74,25 +90,26 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
         random.shuffle(order)
     groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
-    latency_ms = [0.0 for _ in variants]
+    speeds: dict[int, Speed] = {}
     wanted: int | None = None  # as many blocks as the first group took
     for group in groups:
         with ExitStack() as stack:
             begin_s, done = monotonic(), 0
             processes = {index: stack.enter_context(_Process(variants[index], index, number)) for index in group}
-            for index, process in processes.items():
-                latency_ms[index] = process.latency_ms()
+            for process in processes.values():
+                process.start()
             until_s = monotonic() + _OF_STARTING * (monotonic() - begin_s)
             while _needs_another_block(done, until_s) if wanted is None else done < wanted:
                 for index in order_of_block(group, random):
-                    per_s[index].append(processes[index].window_per_s())
+                    per_s[index].append(processes[index].window_per_unit())
                 done += 1
                 if together and is_steady(Round(tuple(map(tuple, per_s)))):
                     break
             wanted = done
-            for process in processes.values():
+            for index, process in processes.items():
                 process.finish()
-    return Round(tuple(map(tuple, per_s)), tuple(latency_ms))
+                speeds[index] = process.speed()
+    return Round(tuple(map(tuple, per_s)), tuple(speeds[index] for index in range(len(variants))))
 
 
 def _needs_another_block(done: int, until_s: float) -> bool:
@@ -172,11 +189,17 @@ class _Process:
     """A process of one variant, which works only in its turn; a context manager that ends it."""
 
     def __init__(self, variant: Variant, index: int, number: int) -> None:
-        self._index = index
+        self._index, self._variant = index, variant
+        self._spans_ms: dict[bool, list[float]] = {True: [], False: []}  # by whether batches were timed alone
         self._gate, self._opener = os.pipe()
         spec = variant.spec
         question = TakeTurns(
-            spec=spec, batch_size=variant.batch_size, window_s=WINDOW_S, number=number, can=variant.can
+            spec=spec,
+            batch_size=variant.batch_size,
+            window_s=WINDOW_S,
+            alone=variant.cost.alone,
+            number=number,
+            can=variant.can,
         )
         allowed_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
         self._answers = variant.children.ask(question, Turn, allowed_s, self._gate)
@@ -189,16 +212,42 @@ class _Process:
         self._close_gate()
         os.close(self._gate)
 
-    def latency_ms(self) -> float:
-        """Wait until the process is warm; return the median time of its steps one at a time."""
-        return median(self._next().device_ms)
+    def start(self) -> None:
+        """Wait until the process is warm."""
+        self._ready = self._next()
+        self._spans_ms[not self._variant.cost.alone] += self._ready.device_ms
 
-    def window_per_s(self) -> float:
-        """Let the process take one window; return its throughput in samples/s."""
-        with suppress(OSError):  # the process died, which shows when it is read
-            os.write(self._opener, b".")
-        turn = self._next()
-        return 1000 * turn.samples / fmean(turn.device_ms)
+    def window_per_unit(self) -> float:
+        """Let the process take one window; return its samples per unit of the cost.
+
+        Raises:
+            NoSuchDevice: the device does not report the cost.
+        """
+        cost, watch, spans_ms = self._variant.cost, self._variant.watch, list[float]()
+        until_s = monotonic() + cost.window_s
+        if watch is not None:
+            watch.begin()
+        while not spans_ms or monotonic() < until_s:
+            with suppress(OSError):  # the process died, which shows when it is read
+                os.write(self._opener, b".")
+            spans_ms += self._next().device_ms
+        self._spans_ms[cost.alone] += spans_ms
+        seen, step_s = watch.end() if watch is not None else None, fmean(spans_ms) / 1000
+        power_w = None if seen is None else seen.power_w
+        ready, instances = self._ready, self._variant.spec.instances
+        peak_bytes = needed_bytes(self._variant.can, ready.peak_allocated_bytes, ready.peak_reserved_bytes)
+        of_step = {"s": step_s, "GiB": instances * (peak_bytes or 0) / GIB, "J": (power_w or 0.0) * step_s}
+        if not (spent := of_step[cost.unit]):
+            raise cost_unknown(cost, "the device")
+        return ready.samples / spent
+
+    def speed(self) -> Speed:
+        """Return the throughput and the latency in all windows."""
+        alone, back_to_back = self._spans_ms[True], self._spans_ms[False]
+        if not self._variant.can.events:  # every step is synchronised, and the windows are spread over more time
+            alone = back_to_back = alone + back_to_back
+        rate, size = 1000 * self._ready.samples / fmean(back_to_back), self._variant.batch_size
+        return Speed(batch_size=size, samples_per_s=rate, latency_ms=median(alone))
 
     def finish(self) -> None:
         """Let the process end; raise VariantFailed if it rejects its own windows."""

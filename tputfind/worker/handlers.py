@@ -345,8 +345,13 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 _follow(device, loaded.work)
                 return
             take = turns(device, loaded.work.holding(), loaded.stopwatch, listener.busy, asked.window_s)
+            first_ms = _round_to_nanoseconds(take(alone=not asked.alone))
+            used = device.memory_use()
             ready = messages.Turn(
-                device_ms=_round_to_nanoseconds(take(alone=True)), samples=_samples(workload, size) or size
+                device_ms=first_ms,
+                samples=_samples(workload, size) or size,
+                peak_allocated_bytes=used.peak_allocated_bytes,
+                peak_reserved_bytes=used.peak_reserved_bytes,
             )
             output = None
             if asked.number == 0:
@@ -358,7 +363,7 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
             ready = msgspec.structs.replace(ready, output=output)
             yield ready
             while listener.has_turn():
-                yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take()))
+                yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take(alone=asked.alone)))
             ranks.end_turns()
             _check_still(spec, loaded)
             device.check_limit()

@@ -372,7 +372,7 @@ def turns(
     steps = max(1, min(math.ceil(1000 * window_s / step_ms), MOST_MARKED // 2))
     lead_in = work.lead_in if step_ms < _LEADS_IN_MS else 0
 
-    def take(*, alone: bool = False) -> list[float]:
+    def take(*, alone: bool) -> list[float]:
         announce((steps + lead_in) * step_ms / 1000)
         if alone and device.capabilities.events:
             spans_ms = one_at_a_time(device, work.single, steps, restore=work.restore()).synchronised_ms

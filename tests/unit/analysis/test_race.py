@@ -11,14 +11,13 @@ from tputfind.analysis.race import (
     REGRET,
     Contender,
     Race,
-    Speed,
     challengers,
     outcome_of,
     pareto_front,
     settles_race,
     speeds,
 )
-from tputfind.analysis.turns import ASSUMED, LOOKS, Round, Turns
+from tputfind.analysis.turns import ASSUMED, LOOKS, Round, Speed, Turns
 from tputfind.record.spec import Spec
 
 PLAIN = Spec(model="resnet18")
@@ -121,7 +120,9 @@ def test_pareto_front_holds_what_no_other_beats_and_all_else_is_beaten(known):
 
 def test_speeds_are_of_batch_sizes_timed_before_and_of_variants_that_raced():
     two = Spec(model="resnet18", instances=2)
-    rounds = [Round(((100.0,) * 2, (200.0,) * 2), (10.0, latency_ms)) for latency_ms in (4.0, 5.0, 9.0)]
+    first = Speed(batch_size=8, samples_per_s=100, latency_ms=10)
+    speeds_of_two = [Speed(batch_size=4, samples_per_s=200, latency_ms=latency_ms) for latency_ms in (4.0, 5.0, 9.0)]
+    rounds = [Round(((100.0,) * 2, (200.0,) * 2), (first, one)) for one in speeds_of_two]
     turns = Turns(batch_sizes=(8, 4), rounds=(*rounds, Round(((100.0,) * 2, (200.0,) * 2))))
     raced = Contender(spec=two, outcome="faster", against=PLAIN, turns=turns)
     timed = tuple(Speed(batch_size=size, samples_per_s=90, latency_ms=11) for size in (4, 8))

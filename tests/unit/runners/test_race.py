@@ -157,6 +157,15 @@ def test_simplest_of_nearly_equal_variants_leads():
     assert Space({"nhwc": 1.0, "compile": 1.01, "compile:freezing": 1.003}, noise=0.1).race(10_000.0).leader != PLAIN
 
 
+def test_race_of_figures_without_noise_is_decided():
+    space = Space({"nhwc": 1.01, "compile": 1.05, "compile:freezing": 1.05}, noise=0.0)
+    course = space.race(10_000.0)
+
+    assert (course.leader.layout, course.leader.mode) == ("nhwc", "compile")
+    assert "undecided" not in outcomes(course).values()
+    assert len(space.met) < 20
+
+
 def test_every_variant_is_set_beside_the_winner():
     course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.0}).race(10_000.0)
 

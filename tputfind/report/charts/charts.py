@@ -8,7 +8,8 @@ from typing import Final, Literal, NamedTuple
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import Best, answers, format_latency, format_rate, health, known_interval, peak_bytes
-from tputfind.analysis.race import Race, Speed, pareto_front, recipe_of, speeds
+from tputfind.analysis.race import Race, pareto_front, recipe_of, speeds
+from tputfind.analysis.turns import Speed
 from tputfind.record.record import Health, Record, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, names_of, title_of

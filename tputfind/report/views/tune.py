@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -34,9 +34,9 @@ from tputfind.units import format_about
 
 _WORDS: Final[dict[Outcome, str]] = {
     "first": "led at first",
-    "faster": "faster",
-    "behind": "slower",
-    "not_faster": "not faster",
+    "faster": "better",
+    "behind": "worse",
+    "not_faster": "not better",
     "undecided": "undecided",
     "failed": "FAILED",
     "untried": "untried",
@@ -96,11 +96,11 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
         rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}{each}"
     over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
     late = f"; {over} before it was measured in full" if over else ""
-    guess = ", estimated to be the fastest" if race.winner in [one.spec for one in race.undecided] else ""
+    guess = ", estimated to be the best" if race.winner in [one.spec for one in race.undecided] else ""
     yield "Winner", f"{recipe_of(race.winner)}{guess}{rate}{late}"
     brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
     if brought:
-        yield "Brought", f"{'; '.join(brought)}, at {at}"
+        yield "Brought", f"{'; '.join(brought)}, in samples/{race.cost.unit} at {at}"
     if race.ties:
         names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)})" for one in race.ties)
         yield "Not told apart", f"{names}: the simpler one leads"
@@ -120,7 +120,7 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
 
 def _compiling(race: Race) -> str:
     """Return the time of compiling the winner and the batches that repay it; empty if unknown or not compiled."""
-    rows = () if race.record is None else race.record.rows
+    rows = () if race.record is None or race.cost.unit != "s" else race.record.rows
     batch_size = batch_of(race.winner, race.batch_size)
     row = next((one for one in rows if one.batch_size == batch_size), None)
     won = next((one for one in race.contenders if one.spec == race.winner), None)
@@ -147,14 +147,17 @@ def _against(one: Contender) -> str:
 
 def _table(race: Race) -> Table:
     columns = (
-        *(Column("variant", "text"), Column("of winner"), Column("ratio"), Column("95 %"), Column("to", "text")),
-        *(Column("s"), Column("outcome", "text")),
+        *(Column("variant", "text"), Column("of winner"), Column("ratio"), Column("95 %")),
+        *(Column("to", "text", drop=1), Column(f"samples/{race.cost.unit}"), Column("s", drop=2)),
+        Column("outcome", "text"),
     )
-    return table(columns, map(_row, race.contenders))
+    return table(columns, [_row(one, race.contenders) for one in race.contenders])
 
 
-def _row(one: Contender) -> tuple[str | Cell, ...]:
+def _row(one: Contender, all_of_them: Sequence[Contender]) -> tuple[str | Cell, ...]:
     judged = one.judgement
+    met = [other.judgement.old_per_s for other in all_of_them if other.judgement and other.against == one.spec]
+    rate = judged.new_per_s if judged else next(iter(met), None)  # the first leader was only met
     ratio, low, high = (None, None, None) if judged is None else (judged.ratio, judged.low, judged.high)
     return (
         recipe_of(one.spec),
@@ -162,6 +165,7 @@ def _row(one: Contender) -> tuple[str | Cell, ...]:
         Cell() if ratio is None else Cell(f"{ratio:.3f}", ratio),
         Cell() if low is None else Cell(f"{low:.3f}-{high:.3f}", low),
         _against(one),
+        Cell() if rate is None else _about(rate),
         Cell(f"{one.seconds:.0f}", one.seconds) if one.seconds else Cell(),
         Cell(_WORDS[one.outcome], tone=_TONES.get(one.outcome, "")),
     )
