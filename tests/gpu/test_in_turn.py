@@ -51,3 +51,13 @@ def test_half_precision_wins_for_memory_and_for_energy(tmp_path, goal):
     assert ran.status == 0, ran.err
     assert race.winner.dtype == "fp16"
     assert race.contenders[1].judgement.ratio > 1.3
+
+
+def test_allocators_race_and_each_is_named(tmp_path):
+    arguments = ("--mode", "eager", "--layout", "nchw", "--batch-sizes", 64, "--budget", "90s", "--for", "memory")
+    ran = run(tmp_path, "tune", "resnet50", *arguments, "--allocator", "native,expandable", "--save", "race.json")
+
+    race = tputfind.load(tmp_path / "race.json")
+    assert ran.status == 0, ran.err
+    assert [one.spec.allocator for one in race.contenders] == ["native", "expandable"]
+    assert race.contenders[1].judgement.ratio >= 0.99  # expandable segments leave less of their memory unused

@@ -108,6 +108,7 @@ def test_a_module_is_raced_from_python():
     ("arguments", "line"),
     [
         ((f"{FILE}:by_layout", "--for", "energy"), "does not report the energy of its work"),
+        ((f"{FILE}:old", "--allocator", "native,expandable"), "--allocator native: only CUDA's memory has segments"),
         ((f"{FILE}:old",), "there is nothing to vary"),  # no images, one mode, one set of cores
         ((f"{FILE}:by_layout", "--budget", "10ms"), "--budget ended before a batch was timed"),
         ((f"{FILE}:by_layout", "--batch-sizes", "1,2"), "a race is at one batch size"),

@@ -24,7 +24,7 @@ Levels = Mapping[str, tuple[str | int, ...]]
 """The values of each factor, by its field of ``Spec``."""
 REGRET: Final = 0.02
 """A variant that cannot be faster by more than this fraction gets no further rounds."""
-FACTORS: Final = ("dtype", "layout", "instances", "device", "mode")
+FACTORS: Final = ("dtype", "layout", "allocator", "instances", "device", "mode")
 """The factors of variants, in the order in which they are varied; compilation takes longest and comes last."""
 
 

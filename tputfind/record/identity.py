@@ -14,13 +14,15 @@ from tputfind.record.spec import Spec, apply_findings
 def name_of(spec: Spec) -> str:
     """Name the recipe of a spec: ``fp16 nhwc compile``; ``own step`` for a step of the user's own.
 
-    On several devices it ends with ``ddp x2``, and for several instances with ``instances=2``.
+    On several devices it ends with ``ddp x2``, for several instances with ``instances=2``, and with a chosen allocator
+    with ``allocator=native``.
     """
     ranks = [] if spec.ranks is None else [*filter(None, [spec.parallel]), f"x{spec.ranks}"]
     if spec.has_instances:
         ranks = [f"instances={spec.instances}"]
+    allocator = [] if spec.allocator is None else [f"allocator={spec.allocator}"]
     words = ["own step"] if spec.phase == "step" else [spec.dtype, spec.layout, spec.mode]
-    return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks])
+    return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks, *allocator])
 
 
 Role = Literal["work", "told", "asked", "free"]
@@ -81,11 +83,14 @@ def unlike_questions(old: Question, new: Question) -> list[str]:
 def work_key(record: Record) -> tuple[tuple[str, object], ...]:
     """Return the fields that recipes must share to be compared, by name: the work, the device and the method.
 
-    The dtype is part of the recipe. The input shape is the requested one, because a recipe that failed has no other.
+    The dtype is part of the recipe, and so is a chosen allocator. The input shape is the requested one, because a
+    recipe that failed has no other.
     """
     parts = (record.spec, record.environment)
     work = {name: getattr(part, name) for part in parts for name, role in roles(type(part)).items() if role == "work"}
     del work["dtype"]
+    if record.spec.allocator is not None:
+        del work["allocator_conf"]
     return (*work.items(), ("method", record.method), ("all busy", record.spec.load == "all_busy"))
 
 

@@ -365,7 +365,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     allocator: Annotated[
         Allocator | None,
         ASKED,
-        Option(HOW, "use native or expandable CUDA memory segments", default="the environment's"),
+        Option(HOW, "use native or expandable CUDA memory segments", default="the environment's", lists=True),
     ] = None
     """None keeps the setting of the environment."""
     seed: Annotated[

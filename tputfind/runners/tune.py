@@ -12,6 +12,7 @@ import msgspec
 
 from tputfind.analysis.answers import too_late
 from tputfind.analysis.race import Contender, Levels, Race, batch_of, speeds_of
+from tputfind.analysis.recipes import LISTED
 from tputfind.analysis.turns import COSTS, Goal, Speed
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
@@ -74,11 +75,11 @@ class Asked(NamedTuple):
 
 
 def read_request(model: str, options: Mapping[str, object], goal: object, folder: Path | None, command: str) -> Asked:
-    """Return the request: lists of dtypes, layouts and modes are varied.
+    """Return the request: lists of dtypes, layouts, allocators and modes are varied.
 
-    The dtype is varied only if several are given, since another dtype has other outputs. Layouts and modes are all
-    tried unless some are given. On a CPU, ``measure`` also varies the number of cores, and of instances unless some are
-    given.
+    The dtype and the allocator are varied only if several are given; another dtype has other outputs. Layouts and modes
+    are all tried unless some are given. On a CPU, ``measure`` also varies the number of cores, and of instances unless
+    some are given.
 
     Raises:
         BadRequest: an option is wrong.
@@ -91,11 +92,9 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
     if plain.gpus is not None or plain.parallel is not None:
         raise BadRequest("a race is on one device: leave --gpus and --parallel out")
     levels: dict[str, tuple[str | int, ...]] = {
-        "dtype": tuple(dict.fromkeys(spec.dtype for spec in specs)),
-        "layout": tuple(dict.fromkeys(spec.layout for spec in specs)) if "layout" in given else LAYOUTS,
-        "mode": tuple(dict.fromkeys(spec.mode for spec in specs)) if "mode" in given else MODES,
-        "instances": tuple(dict.fromkeys(spec.instances for spec in specs)) if "instances" in given else (),
+        name: tuple(dict.fromkeys(getattr(spec, name) for spec in specs)) if name in given else () for name in LISTED
     }
+    levels |= {"layout": levels["layout"] or LAYOUTS, "mode": levels["mode"] or MODES}
     if goal not in COSTS:
         raise BadRequest(f"--for: {none_of(goal, tuple(COSTS))}")
     return Asked(plain, levels, cast("Goal", goal), folder, command)
@@ -127,8 +126,8 @@ def tune(
         resume: a race of the same model and options, which goes on for another ``budget``.
         progress: whether to show progress on stderr; or a listener that receives it instead.
         trust_model_file: load a file of a model even if that can run code.
-        options: as for ``find``. Lists of ``dtype``, ``layout``, ``mode`` and ``instances`` are varied. ``budget`` is
-            10 min by default.
+        options: as for ``find``. Lists of ``dtype``, ``layout``, ``allocator``, ``mode`` and ``instances`` are varied.
+            ``budget`` is 10 min by default.
 
     Returns:
         The race: ``winner``, its ``record``, and ``contenders`` with the outcome of each.

@@ -14,6 +14,7 @@ from tputfind.analysis.race import (
     challengers,
     outcome_of,
     pareto_front,
+    recipe_of,
     settles_race,
     speeds,
 )
@@ -46,6 +47,16 @@ def test_challengers_vary_one_factor_of_leader_and_compile_last():
     assert first == [("bf16", "nchw", "eager"), ("fp32", "nhwc", "eager"), ("fp32", "nchw", "compile")]
     assert next(challengers(compiled, LEVELS, met | {leader, compiled})).layout == "nhwc"
     assert later == [("bf16", "nhwc", "eager"), ("bf16", "nchw", "compile")]
+
+
+def test_challengers_vary_given_allocators_after_layouts():
+    leader = Spec(model="resnet18", allocator="native")
+    levels = LEVELS | {"allocator": ("native", "expandable")}
+
+    names = [recipe_of(one) for one in challengers(leader, levels, {leader})]
+
+    assert names[2] == "fp32 nchw eager allocator=expandable"
+    assert names[-1] == "fp32 nchw compile allocator=native"
 
 
 def test_challengers_not_yet_run_come_before_levels_run_with_another_leader():

@@ -51,6 +51,21 @@ def test_best_recipe_is_named_with_gain_over_eager_in_its_dtype():
     assert told["By layout"] == "fp16 nhwc eager 1.60 times nchw; fp16 nhwc compile 2.00 times nchw"
 
 
+def test_chosen_allocators_are_recipes_of_the_same_work():
+    native, expandable = (
+        replace(one, spec=replace(one.spec, allocator=name), environment=replace(one.environment, allocator_conf=conf))
+        for one, name, conf in (
+            (measured(4.0), "native", None),
+            (measured(2.0), "expandable", "expandable_segments:True"),
+        )
+    )
+
+    assert text.are_recipes([native, expandable])
+    assert recipes.names_of([native, expandable]) == ["allocator=native", "allocator=expandable"]
+    unlike = replace(expandable, spec=replace(expandable.spec, allocator=None))
+    assert not text.are_recipes([measured(4.0), unlike])
+
+
 def test_recipe_timed_in_one_process_is_marked():
     """The variation between processes is then unknown, and ``compare`` would not judge the two."""
     once = measured(2.0, mode="compile")

@@ -105,7 +105,8 @@ def test_help_has_the_batchers_and_routings_that_are_simulated():
 
 
 def test_only_a_run_takes_lists_of_choices():
-    assert [option.name for option in MEASURING if option.lists] == ["device", "dtype", "layout", "mode", "instances"]
+    lists = ["device", "dtype", "layout", "mode", "instances", "allocator"]
+    assert [option.name for option in MEASURING if option.lists] == lists
     assert not [option.name for option in FORECAST if option.lists]
     with pytest.raises(BadRequest, match="'fp16,bf16' is not one of"):
         read_spec("m", {"dtype": "fp16,bf16"})

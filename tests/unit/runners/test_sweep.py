@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from tputfind.runners.sweep import each_recipe
 
 VALUES = {"dtype": ["fp32", "fp16", "bf16"], "layout": ["nchw", "nhwc"], "mode": ["eager", "compile", "cudagraph"]}
+VALUES["allocator"] = ["native", "expandable"]
 LISTS = {name: st.lists(st.sampled_from(values), min_size=1, max_size=4) for name, values in VALUES.items()}
 
 
