@@ -53,7 +53,8 @@ class Course:
     ) -> None:
         """Take the first leader, the levels of each factor, and the time of the race.
 
-        ``as_duel`` makes the duel of a leader and a challenger. It raises TputfindError if the challenger does not run.
+        ``as_duel`` makes the duel of a leader and a challenger. Its first round raises TputfindError if the challenger
+        does not run.
         ``clock`` returns the seconds now. ``before`` are the contenders of a race that goes on.
         """
         self.leader = plain
@@ -67,16 +68,21 @@ class Course:
         self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
         self._contenders = {plain: Contender(spec=plain, outcome="first")}
         self._duels: dict[tuple[Spec, Spec], Duel] = {}
-        self._turns: dict[tuple[Spec, Spec], Turns] = {}
         self._settled: set[frozenset[Spec]] = set()
         for one in before:
             if one.outcome != "untried":
                 self._contenders[one.spec] = one
             if one.turns is not None and one.against is not None:
-                self._turns[one.against, one.spec] = one.turns
+                self._duels[one.against, one.spec] = duel = as_duel(one.against, one.spec)
+                duel.tried = Tried(one.turns)
                 self._took_s[one.spec.mode] = one.seconds / len(one.turns.rounds)
         if self._turns:
             self._judge()
+
+    @property
+    def _turns(self) -> dict[tuple[Spec, Spec], Turns]:
+        """The timings of each pair that took a round, the leader first."""
+        return {pair: duel.tried.turns for pair, duel in self._duels.items() if duel.tried.turns.rounds}
 
     @property
     def contenders(self) -> tuple[Contender, ...]:
@@ -123,9 +129,10 @@ class Course:
 
     def _next_rival(self) -> Spec | None:
         """Return the fastest variant that may be faster than the leader; None if there is none, or no time."""
-        levels = levels_of(self._turns)
+        timed = self._turns
+        levels = levels_of(timed)
         for rival in sorted(levels, key=lambda spec: -levels[spec]):
-            turns = self._turns.get((self.leader, rival)) or self._turns.get((rival, self.leader))
+            turns = timed.get((self.leader, rival)) or timed.get((rival, self.leader))
             if rival == self.leader or frozenset((self.leader, rival)) in self._settled:
                 continue
             if turns is None and levels[rival] < levels[self.leader] - _CLOSE:
@@ -138,14 +145,12 @@ class Course:
 
     def _take_round(self, rival: Spec, expected_s: float) -> None:
         """Take one more round of a rival and the leader; update the outcomes and the leader."""
-        old, new = (rival, self.leader) if (rival, self.leader) in self._turns else (self.leader, rival)
+        old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
         begin_s, before = self._clock(), self._contenders.get(new)
         self._progress.doing(f"{recipe_of(new)} beside {recipe_of(old)}", expected_s)
         try:
-            if (duel := self._duels.get((old, new))) is None:
-                duel = self._as_duel(old, new)
-                if (turns := self._turns.get((old, new))) is not None:
-                    duel.tried = Tried(turns)
+            duel = self._duels.get((old, new)) or self._as_duel(old, new)
+            self._duels[old, new] = duel
             count = len(duel.tried.turns.rounds)
             while len(duel.tried.turns.rounds) == count and duel.tried.failure is None:
                 duel.take_round(self._random)  # again if it only adapted to a failure
@@ -161,7 +166,6 @@ class Course:
         if duel.tried.failure is not None:
             self._drop((old, new)[duel.tried.failed or 0], duel.tried.failure, duel.tried.turns.batch_sizes[0], seconds)
             return
-        self._duels[old, new], self._turns[old, new] = duel, duel.tried.turns
         self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
         self._judge()
         judged = self._contenders[new]
@@ -179,7 +183,7 @@ class Course:
         reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
         self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)
         self._settled |= {frozenset((spec, other)) for other in self._contenders}
-        self._turns = {pair: turns for pair, turns in self._turns.items() if spec not in pair}
+        self._duels = {pair: duel for pair, duel in self._duels.items() if spec not in pair}
         if self._turns:
             self._judge()
         else:
@@ -187,8 +191,9 @@ class Course:
 
     def _judge(self) -> None:
         """Judge every duel by the scatter of all, and let the variant lead that is estimated to be the fastest."""
-        scatter = scatter_of(self._turns.values())
-        for (old, new), turns in self._turns.items():
+        timed = self._turns
+        scatter = scatter_of(timed.values())
+        for (old, new), turns in timed.items():
             judgement = judged_in_turn(Tried(turns), REGRET, self._comparisons, scatter)
             one = self._contenders[new]
             if (outcome := outcome_of(judgement)) != "undecided":
@@ -196,7 +201,7 @@ class Course:
             if one.against == old:
                 fields = {"outcome": outcome, "judgement": judgement, "turns": turns}
                 self._contenders[new] = replace(one, **fields)
-        levels = levels_of(self._turns)
+        levels = levels_of(timed)
         fastest = max(levels.values())
         self.leader = next(spec for spec in self._contenders if levels.get(spec, -inf) >= fastest - _TIE)
 

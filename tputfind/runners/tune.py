@@ -196,10 +196,11 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     def as_variant(spec: Spec, number: int) -> Variant:
         return Variant(spec, batch_of(spec, batch_size), children[number], can, cost, watch)
 
+    def as_inspected(variant: Variant) -> Variant:
+        return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
+
     def as_duel(leader: Spec, challenger: Spec) -> Duel:
-        variant = as_variant(challenger, 1)
-        seen = apply_inspection(challenger, inspect(challenger, variant.children))
-        return Duel(as_variant(leader, 0), variant._replace(spec=seen))
+        return Duel(as_variant(leader, 0), as_variant(challenger, 1), inspect=as_inspected)
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders)

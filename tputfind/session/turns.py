@@ -121,9 +121,13 @@ def _needs_another_block(done: int, until_s: float) -> bool:
 class Duel:
     """Two variants, and their timings in turn."""
 
-    def __init__(self, old: Variant, new: Variant) -> None:
-        """Args: the two variants; a variant that runs only in another mode of autograd is later put in that mode."""
+    def __init__(self, old: Variant, new: Variant, *, inspect: Callable[[Variant], Variant] | None = None) -> None:
+        """Take the two variants; one that runs only in another mode of autograd is later put in that mode.
+
+        ``inspect`` returns the new variant as the device runs it, before the first round that it takes here.
+        """
         self.variants = [old, new]
+        self._inspect = inspect
         self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
         self.took_s = 0.0  # seconds of its last round
         self._together = True
@@ -143,6 +147,8 @@ class Duel:
     def take_round(self, random: Random) -> None:
         """Take one more round, or adapt to a failure or record it; errors as for ``take_round``."""
         turns, begin_s = self.tried.turns, monotonic()
+        if self._inspect is not None:
+            self.variants[1], self._inspect = self._inspect(self.variants[1]), None
         try:
             taken = take_round(self.variants, len(turns.rounds), random, together=self._together)
         except VariantFailed as failed:
