@@ -157,6 +157,11 @@ def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path):
     assert (whole.interrupted, whole.record.finished is not None, whole.budget_s) == (False, True, 640.0)
     assert whole.contenders[1].turns.rounds[: len(race.contenders[1].turns.rounds)] == race.contenders[1].turns.rounds
 
+    once_more = run(tmp_path, *asked[:-4], "--budget", "41s", "--resume", "race.json")
+    assert once_more.status == 0, once_more.err
+    longer = tputfind.load(tmp_path / "race.json")
+    assert (longer.record, longer.budget_s) == (whole.record, 681.0)
+
 
 @pytest.mark.slow
 def test_compiled_variant_races_last_with_its_outcome(tmp_path):

@@ -32,7 +32,7 @@ from tputfind.session.health import Watch
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.resume import resumed_contenders
+from tputfind.session.resume import recorded_winner, resumed_contenders
 from tputfind.session.run import Measured
 from tputfind.session.trials import TrialRunner, diagnosis_of
 from tputfind.session.turns import Duel, Variant, cost_unknown
@@ -153,7 +153,7 @@ def tune(
 
 
 def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> tuple[Race, Measured | None]:
-    """Race the variants, and measure the winner in full; its result is None if that did not begin.
+    """Race the variants, and measure the winner in full; its result is None if that did not begin, or was known.
 
     Raises:
         OutOfTime: the budget ended before anything was timed.
@@ -206,7 +206,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders)
     for each in children:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
-    measured, interrupted = None, False
+    measured, record, interrupted = None, None, False
     try:
         with watch:
             course.run()
@@ -216,10 +216,13 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         winner = msgspec.structs.replace(course.leader, budget_s=max(round(left_s), 1), batch_sizes=only)
         for each in children:
             each.end_within(None)
-        job = Job([winner], asked.folder, asked.command, first=raced_at)
-        (measured,) = sweep(job, children[0], progress)
-        if measured.ended_by is not None:
-            raise measured.ended_by
+        record = None if before is None else recorded_winner(before, winner, inspect(winner, children[0]))
+        if record is None:
+            job = Job([winner], asked.folder, asked.command, first=raced_at)
+            (measured,) = sweep(job, children[0], progress)
+            record = measured.record if measured.record.rows else None
+            if measured.ended_by is not None:
+                raise measured.ended_by
     except OutOfTime:  # the race is over, and its winner is known
         pass
     except KeyboardInterrupt:
@@ -233,7 +236,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         seconds=monotonic() - begin_s + (before.seconds if before else 0),
         contenders=course.contenders,
         winner=course.leader,
-        record=measured.record if measured is not None and measured.record.rows else None,
+        record=record,
         interrupted=interrupted,
         source_sha256=sha256,
         timed=timed,

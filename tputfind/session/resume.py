@@ -153,3 +153,15 @@ def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sh
         msgspec.structs.replace(one, spec=as_here(one.spec), against=one.against and as_here(one.against))
         for one in race.contenders
     ]
+
+
+def recorded_winner(race: Race, winner: Spec, inspection: Inspection) -> Record | None:
+    """Return the record of a race that goes on, if it holds this winner in full; None if that is to be measured."""
+    record = race.record
+    if record is None or record.finished is None or not (record.edge is None or record.edge.closed):
+        return None
+    try:
+        check_same(record, msgspec.structs.replace(winner, budget_s=record.spec.budget_s), inspection)
+    except BadRecord:
+        return None
+    return record
