@@ -15,10 +15,12 @@ from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
-from tputfind.record.types import Above0, Amount, Count
-from tputfind.record.untrusted import printable_json, told_as_bad_record
+from tputfind.record.types import METHOD, Above0, Amount, Count
+from tputfind.record.untrusted import decode_json
 from tputfind.stats import percentile
 
+SCHEMA: Final = 1
+"""Incremented when a field is added or changes its meaning."""
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
 Levels = Mapping[str, tuple[str | int, ...]]
 """The values of each factor, by its field of ``Spec``."""
@@ -63,6 +65,8 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     """
 
     KIND = "race"
+    schema: int = SCHEMA
+    method: int = METHOD
     goal: Goal
     batch_size: Count
     device_name: str
@@ -133,8 +137,7 @@ def pareto_front(known: Iterable[tuple[Spec, Speed]]) -> list[tuple[Spec, Speed]
 
 def decode_race(data: bytes, name: str) -> Race:
     """Return the race in a file's bytes; raise BadRecord, with the file's name, if there is none."""
-    with told_as_bad_record(data, name):
-        return msgspec.json.decode(printable_json(data), type=Race)
+    return decode_json(data, name, Race, SCHEMA)
 
 
 def batch_of(spec: Spec, batch_size: int) -> int:

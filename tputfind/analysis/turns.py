@@ -74,7 +74,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Round(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One process of each variant, the samples/s of their windows, and their speeds, which older records lack.
+    """One process of each variant, the samples/s of their windows, and their speeds, if known.
 
     ``per_s`` are samples per unit of another cost if that is what variants are judged by. There is one tuple per
     variant. The windows at the same index were measured shortly after each other.

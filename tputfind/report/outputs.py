@@ -52,12 +52,12 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         r"model,recipe,batch_size,outcome,against,",
     ),
     "record": (r'\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
-    "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"(?:schema":\s*\d+,\s*"method|tputfind)":',),
+    "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"schema":\s*\d+,\s*"method":',),
     "forecast": (r'\{\s*"kind":\s*"forecast",\s*"schema":\s*\d+,\s*"method":',),
     "comparison": (
         rf'\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"old_started":',
     ),
-    "race": (r'\{\s*"kind":\s*"race",\s*"goal":',),
+    "race": (r'\{\s*"kind":\s*"race",\s*"schema":\s*\d+,\s*"method":',),
     "plans": (
         rf'\{{\s*"plans":\s*\[\s*\{{\s*"model":\s*{_TEXT},\s*"recipe":\s*{_TEXT},\s*"device_name":\s*{_TEXT},\s*"demand":',
     ),

@@ -134,6 +134,8 @@ def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sh
     theirs = race.specs[0]
     here = identity.Question((msgspec.structs.replace(plain, budget_s=theirs.budget_s),), device_name)
     differing = identity.unlike_questions(identity.question_of(race), here)
+    if race.method != METHOD:
+        differing.append(f"method ({race.method} there, {METHOD} here)")
     if race.goal != goal:
         differing.append(f"goal ({race.goal} there, {goal} here)")
     if race.source_sha256 != sha256:
