@@ -119,29 +119,31 @@ def _serve_by_batches(
     """
     came = array("d", (arrivals if samples is None else np.repeat(arrivals, samples)).tobytes())
     ends = None if samples is None else np.repeat(np.cumsum(samples), samples).tolist()
-    cap, places, free, count = kind.cap, kind.service.places(seed), sorted(free_ms), len(came)
+    cap, free, count = kind.cap, sorted(free_ms), len(came)
     curves: list[memoryview | None] = [None] * (cap + 1)
     starts_ms, spans_ms = array("d", bytes(8 * count)), array("d", bytes(8 * count))
     marks = array("q", bytes(8 * count + 8))
     alone = None if server.station is Greedy else server.station.alone(came, cap, server.held_ms)
     head = number = 0
-    while head < count:
+    for place in kind.service.places(seed):
         start = free[0]
         if alone is not None:
             start, tail = alone(head, start)
-        elif start < came[head]:
-            start = came[head]
+        elif start < (first := came[head]):
+            start = first
             tail = head + 1 if ends is None else min(head + cap, ends[head])
         else:
             tail = bisect_right(came, start, head + 1, min(head + cap, count))
         curve = curves[tail - head]
         if curve is None:
             curve = curves[tail - head] = kind.service.curve_ms(tail - head).data
-        took_ms = curve[next(places)]
-        starts_ms[number], spans_ms[number] = start, took_ms
+        starts_ms[number] = start
+        spans_ms[number] = took_ms = curve[place]
         heapreplace(free, start + took_ms)
         number += 1
         marks[number] = head = tail
+        if head == count:
+            break
     sizes = np.diff(marks[: number + 1])
     batches = np.stack([starts_ms[:number], sizes, sizes, spans_ms[:number], np.zeros(number)]).T
     done_ms = np.repeat(batches[:, 0] + batches[:, 3], sizes)
