@@ -112,6 +112,15 @@ def test_simulate_devices_that_fall_in_step_slowly_judges_them_in_step():
     assert outcome.tail_ms == pytest.approx(settled_ms, rel=0.03)
 
 
+def test_simulate_longer_replications_begun_anew_stay_within_the_maximum():
+    """Eight replications show devices in step; two of half the maximum, half of it unmeasured, replace them."""
+    kind = Kind(35, 5, ServiceTimes({1: [36.9], 5: [37.8]}))
+
+    outcome = simulate(Fleet([kind], 3620.0), Goal(70.0, 90.0), Effort(2000, 150_000, 0.02, 0.001), (3,)).outcome
+
+    assert outcome.requests == 75_000
+
+
 @given(arrivals, counts, caps, waits)
 def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
     """For every server, two equal kinds behave like one."""

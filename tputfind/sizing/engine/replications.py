@@ -258,7 +258,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
             is_same = all(map(_Plan.is_as_long, longer, plans))
             # Replications of the same length have the same requests: only the warm-up grows.
             runs = [[one.cut(places) for one, places in zip(run, cuts, strict=True)] for run in runs if is_same]
-            plans = longer
+            plans, wanted = longer, len(runs) or min(wanted, first)
             continue
         requests = sum(len(one.latency_ms) for run in runs for one in run)
         # Devices may take longer to fall out of step than any replication lasts.
