@@ -247,6 +247,15 @@ def test_undecided_fleets_do_not_count_as_meeting_and_count_in_the_range(simulat
     assert (found.fewer.verdict, found.fewer_fails) == ("undecided", False)
 
 
+def test_batch_limits_with_equal_pilots_are_judged_once(simulated):
+    simulations = simulated(from_devices(3), (3,))
+
+    Search(record(), wanted()).least()
+
+    judged = {cap for devices, cap, _, requests in simulations.made if devices == 3 and requests > 10_000}
+    assert len(judged) == 1
+
+
 def test_undecided_fleets_far_from_the_target_are_judged_for_longer(monkeypatch, simulated):
     """Four devices are undecided until the judgement is repeated for longer, and three miss the target."""
     usual = simulated(from_devices(4))

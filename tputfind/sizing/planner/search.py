@@ -283,10 +283,13 @@ class Search:
             # Near saturation no simulation is long enough; batch limits with a lower utilization may allow one.
             return not self._can_tell(pilots[cap], self._most), cap != first, *_merit_of_pilot(pilots[cap])
 
-        done = [one.outcome.batch_cap for one in judged]
-        # Batch limits above the largest batch that occurred are all alike.
+        # Batch limits with equal pilots are alike, and so are all above the largest batch that occurred.
+        alike = {cap: (one.outcome.late, one.outcome.tail_ms, one.outcome.mean_ms) for cap, one in pilots.items()}
+        done = [alike[one.outcome.batch_cap] for one in judged]
         most = min((one.largest_batch for one in judged if one.largest_batch < one.outcome.batch_cap), default=inf)
-        near = [cap for cap, one in pilots.items() if cap not in done and cap < most and self._may_meet(one.outcome)]
+        near = [
+            cap for cap, one in pilots.items() if cap < most and alike[cap] not in done and self._may_meet(one.outcome)
+        ]
         return min(
             near, key=order, default=None if judged else min(pilots, key=lambda cap: _merit_of_pilot(pilots[cap]))
         )
