@@ -320,6 +320,17 @@ def test_least_number_from_any_start(start, least):
     assert least_number(lambda number: number >= least, start, 1) == least
 
 
+@pytest.mark.parametrize(("start", "least"), [(5000, 700), (5000, 9000), (700, 5000)])
+def test_least_number_with_parts_is_exact_to_a_part_of_the_distance(start, least):
+    coarse, exact = Counter[int](), Counter[int]()
+
+    found = least_number(lambda number: bool(coarse.update([number]) or number >= least), start, 1, parts=16)
+    least_number(lambda number: bool(exact.update([number]) or number >= least), start, 1)
+
+    assert 0 <= found - least <= abs(found - start) / 16
+    assert coarse.total() < exact.total()
+
+
 @pytest.mark.parametrize(
     ("late", "seen"),
     [

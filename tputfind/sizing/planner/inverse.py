@@ -36,6 +36,8 @@ _FAR: Final = 4.0
 """Percentiles beyond this multiple of the plan's count as equal."""
 _FARTHEST: Final = 2
 """The range of a plan has no end beyond this multiple of its devices."""
+_PARTS: Final = 16
+"""Resolution of an end of the range: its distance from the plan, which is itself uncertain, in so many parts."""
 BESIDE: Final = 1.1
 """Factor on the allowed late requests, and on the target, of the varied demands."""
 _HANGS: Final = 0.1
@@ -137,7 +139,9 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
     def least_within(margin: float) -> int | None:
         if alone_ms(search.service, demand) > margin * demand.target_ms:
             return None
-        return least_number(lambda one: search.may_meet(one, margin), found.devices, 1, _FARTHEST * found.devices)
+        return least_number(
+            lambda one: search.may_meet(one, margin), found.devices, 1, _FARTHEST * found.devices, _PARTS
+        )
 
     if width > 0 and plain_ms < inf:
         # Pilots are short: their percentile of the plan itself is the reference.
@@ -174,13 +178,13 @@ def edge_of(search: Search, found: Outcome, fewer: Outcome | None) -> Edge | Non
     below, above = devices - apart, devices + apart
     more_late, fewer_late = devices, cast("int | None", devices)
     if below > 0 and fewer is not None and fewer.late <= BESIDE * late and search.may_have_late(below, BESIDE):
-        more_late = least_number(lambda one: search.may_have_late(one, BESIDE), below, 1) or below
+        more_late = least_number(lambda one: search.may_have_late(one, BESIDE), below, 1, parts=_PARTS) or below
     if found.late > late / BESIDE and not search.may_have_late(above, 1 / BESIDE):
         most = _FARTHEST * devices
-        fewer_late = least_number(lambda one: search.may_have_late(one, 1 / BESIDE), above, devices, most)
+        fewer_late = least_number(lambda one: search.may_have_late(one, 1 / BESIDE), above, devices, most, _PARTS)
     if more_late == fewer_late:
         return None
-    longer = least_number(lambda one: search.may_meet(one, BESIDE), devices, 1, _FARTHEST * devices)
+    longer = least_number(lambda one: search.may_meet(one, BESIDE), devices, 1, _FARTHEST * devices, _PARTS)
     return Edge(more_late, fewer_late, longer)
 
 
@@ -195,7 +199,7 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
     def meets(devices: int) -> bool:
         return devices >= fewest or search.may_meet(devices, faster, rate_per_s)
 
-    return least_number(meets, fewest, lowest) or fewest
+    return least_number(meets, fewest, lowest, parts=_PARTS) or fewest
 
 
 def _error_of_record(search: Search, found: Outcome, drawn: Sequence[ServiceTimes]) -> float:

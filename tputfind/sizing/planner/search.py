@@ -504,10 +504,13 @@ def step_at(devices: int) -> int:
     return max(1, devices // _EXACTLY)
 
 
-def least_number(meets: Callable[[int], bool], start: int, lowest: int, most: int = MOST_DEVICES) -> int | None:
+def least_number(
+    meets: Callable[[int], bool], start: int, lowest: int, most: int = MOST_DEVICES, parts: float = inf
+) -> int | None:
     """Return the least number from ``lowest`` on that meets, if all above do, by growing steps from ``start``.
 
-    It is exact to ``step_at``. None if neither ``most`` nor a number tried on the way meets.
+    It is exact to ``step_at``, or to one of as many ``parts`` of its distance from ``start``. None if neither ``most``
+    nor a number tried on the way meets.
     """
     step = step_at(start)
     if meets(start):
@@ -525,7 +528,7 @@ def least_number(meets: Callable[[int], bool], start: int, lowest: int, most: in
             if passes >= most or (step >= _HOPE and not meets(most)):
                 return None
             fails, passes = passes, min(passes + step, most)
-    while passes - fails > step_at(passes):
+    while passes - fails > max(step_at(passes), abs(passes - start) / parts):
         middle = (passes + fails) // 2
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes
