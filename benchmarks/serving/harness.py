@@ -23,7 +23,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.calibration.overheads import Bench, Estimate, Log, fit_to_batches, steady
 from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
 from tputfind.sizing.planner.question import Demand, read_demand
-from tputfind.sizing.traffic.stream import Traffic
+from tputfind.sizing.traffic import Traffic
 
 FOLDER = Path(__file__).parent
 _SEEDS = 5

@@ -16,7 +16,7 @@ from tputfind.sizing.calibration import logs
 from tputfind.sizing.calibration.overheads import Log
 from tputfind.sizing.planner import costs
 from tputfind.sizing.planner.costs import Price
-from tputfind.sizing.traffic.stream import gaps_of
+from tputfind.sizing.traffic import gaps_of
 
 _MOST_BYTES: Final = 2**27
 _GZIP: Final = b"\x1f\x8b"

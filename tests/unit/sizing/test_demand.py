@@ -7,7 +7,7 @@ import pytest
 from tputfind.errors import BadRequest
 from tputfind.sizing.engine.service_times import Overheads
 from tputfind.sizing.planner.question import PRESETS, Demand, read_demand
-from tputfind.sizing.traffic.stream import gaps_of
+from tputfind.sizing.traffic import gaps_of
 
 GREEDY_WAITS = "--delay of the greedy batcher is 0"
 
@@ -169,7 +169,7 @@ def test_gaps_are_read_from_an_array_too():
 
 
 def test_gaps_need_100_requests_and_at_most_the_replay_limit(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.traffic.MOST_ARRIVALS", 200)
 
     assert len(wanted(gaps=[1.0] * 199).gaps or ()) == 199
     for wrong in (98, 200):
@@ -179,7 +179,7 @@ def test_gaps_need_100_requests_and_at_most_the_replay_limit(monkeypatch):
 
 
 def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
-    monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.traffic.MOST_ARRIVALS", 200)
     names = [f"line {number}" for number in range(300)]
 
     assert gaps_of([0.0, 0.0, 1e15, *(1e15 + number for number in range(97))], names)[:4] == (0.0, 1e15, 0.0, 1.0)
@@ -197,7 +197,7 @@ def test_times_of_requests_come_to_the_gaps_between_them(monkeypatch):
     ],
 )
 def test_times_that_show_no_stream_are_refused_by_their_names(monkeypatch, times, message):
-    monkeypatch.setattr("tputfind.sizing.traffic.stream.MOST_ARRIVALS", 200)
+    monkeypatch.setattr("tputfind.sizing.traffic.MOST_ARRIVALS", 200)
 
     with pytest.raises(ValueError) as refused:
         gaps_of(times, [f"line {number}" for number in range(300)])

@@ -19,7 +19,7 @@ from tputfind.sizing.engine.servers import PROFILES, Batcher, Server
 from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
 from tputfind.sizing.engine.serving import Kind, Served, serve
 from tputfind.sizing.planner.closed_forms import mean_ms_of_one_device
-from tputfind.sizing.traffic.stream import Traffic, without_idle
+from tputfind.sizing.traffic import Traffic, without_idle
 
 SIZES = [2**power for power in range(10)]
 LINE = ServiceTimes({size: [0.5 * size + 5] for size in SIZES})

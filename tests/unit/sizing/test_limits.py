@@ -17,7 +17,7 @@ from tputfind.sizing.engine.service_times import ServiceTimes
 from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import BATCHERS, Demand, read_demand
-from tputfind.sizing.traffic.stream import without_idle
+from tputfind.sizing.traffic import without_idle
 
 
 def record(*latencies_ms: float) -> Record:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tputfind.record.types import Amount, Count
 from tputfind.sizing.engine.servers import Server
 from tputfind.sizing.engine.serving import Kind, exact_times, is_by_batches, serve
-from tputfind.sizing.traffic.stream import Traffic
+from tputfind.sizing.traffic import Traffic
 from tputfind.stats import t_quantile
 
 Verdict = Literal["meets", "misses", "undecided"]

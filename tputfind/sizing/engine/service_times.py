@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tputfind.errors import BadRequest
 from tputfind.record.record import Record, Row, doubt_of_one_process
-from tputfind.sizing.traffic.stream import Traffic, full_batches, many_of
+from tputfind.sizing.traffic import Traffic, full_batches, many_of
 
 FEWEST_SAMPLES: Final = 10
 _FEWEST, _MOST = 200, 5000

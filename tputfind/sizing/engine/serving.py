@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tputfind.sizing.engine.events import Answers, Clock, Device, Router
 from tputfind.sizing.engine.servers import PROFILES, Greedy, Server
 from tputfind.sizing.engine.service_times import ServiceTimes
-from tputfind.sizing.traffic.stream import without_idle
+from tputfind.sizing.traffic import without_idle
 
 _EXACT: Final = 2.0**32
 """Longest replication, in shortest batches, with latencies exact to a millionth of one (float64 has 53 bits)."""

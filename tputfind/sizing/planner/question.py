@@ -18,7 +18,7 @@ from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Goal
 from tputfind.sizing.engine.servers import PROFILES, Batcher, Profile, Server
 from tputfind.sizing.engine.service_times import Overheads
-from tputfind.sizing.traffic.stream import (
+from tputfind.sizing.traffic import (
     ALONE,
     FEWEST_ARRIVALS,
     Traffic,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
 from tputfind.sizing.planner.question import read_demand
-from tputfind.sizing.traffic.stream import Traffic, full_batches, many_of, read_shares, shares_of, without_idle
+from tputfind.sizing.traffic import Traffic, full_batches, many_of, read_shares, shares_of, without_idle
 
 RAMP = tuple(float(number) for number in range(1, 101))
 MIXED = "1:0.8,4:0.2"

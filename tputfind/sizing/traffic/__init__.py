@@ -1,1 +1,0 @@
-"""Requests: their rate, interarrival times and sizes, drawn or recorded."""
