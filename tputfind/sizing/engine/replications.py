@@ -257,7 +257,11 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
             cuts = [new.warm_up - old.warm_up for new, old in zip(longer, plans, strict=True)]
             is_same = all(map(_Plan.is_as_long, longer, plans))
             # Replications of the same length have the same requests: only the warm-up grows.
-            runs = [[one.cut(places) for one, places in zip(run, cuts, strict=True)] for run in runs if is_same]
+            runs = [
+                [replace(one, latency_ms=one.latency_ms[cut:]) for one, cut in zip(run, cuts, strict=True)]
+                for run in runs
+                if is_same
+            ]
             plans, wanted = longer, len(runs) or min(wanted, first)
             continue
         requests = sum(len(one.latency_ms) for run in runs for one in run)
@@ -274,7 +278,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         excess = (late - goal.late) / error
         work = requests + _BATCH * sum(counted.total() for run in runs for one in run for counted in one.sizes)
         is_near = error <= effort.near * goal.late or work >= _UNDECIDED * effort.most
-        relaxations = _relaxations(plans, len(runs))
+        relaxations = len(runs) * min(plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
         is_long = effort.near == inf or (
             relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured))
         )
@@ -325,11 +329,6 @@ def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -
         if not is_long and _longest_tail_ms(part, fleet, goal, tail_ms) > goal.target_ms:
             return False
     return True
-
-
-def _relaxations(plans: Sequence[_Plan], runs: int) -> float:
-    """Return the measured length of this many replications in relaxation times of a queue."""
-    return min(runs * plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
 
 
 def _longest_tail_ms(part: _Part, fleet: Fleet, goal: Goal, tail_ms: float) -> float:
@@ -448,10 +447,6 @@ class _Run:
     busy: float
     sizes: list[Counter[int]]
     lasts_ms: float
-
-    def cut(self, first: int) -> _Run:
-        """Return the replication without the latencies of the first requests."""
-        return replace(self, latency_ms=self.latency_ms[first:])
 
     @cached_property
     def means_ms(self) -> list[float]:

@@ -426,7 +426,6 @@ class Search:
 
         Every few candidates are tried, then the neighbours of the two best local minima; for about as many devices as
         before, only the neighbours of the last minima. With ``is_enough``, the last best candidate is tried first.
-        Batch limits that no batch reaches share one pilot.
         """
         caps = [cap for cap in self.caps if self.keeps_up(devices, cap, rate_per_s)]
         found = dict[int, Simulated]()
@@ -439,7 +438,9 @@ class Search:
             places, step = [_nearest(caps, last), *(places if is_enough is None else ())], _COARSE // 2
         while places:
             for place in dict.fromkeys(places):
-                self._try(devices, caps, place, rate_per_s, found)
+                # The pilot of a larger batch limit that had no batch as large serves both.
+                alike = (one for larger, one in found.items() if larger > place and one.largest_batch < caps[place])
+                found[place] = next(alike, None) or self.pilot(devices, caps[place], rate_per_s)
                 if is_enough is not None and is_enough(found[place]):
                     step = 0
                     break
@@ -454,16 +455,6 @@ class Search:
             before = scanned if scanned / _SCANNED <= devices <= scanned * _SCANNED else devices
             self._scanned = before, [caps[place] for place in least]
         return sorted({id(one): one for one in found.values()}.values(), key=_merit_of_pilot)
-
-    def _try(
-        self, devices: int, caps: Sequence[int], place: int, rate_per_s: float, found: dict[int, Simulated]
-    ) -> None:
-        """Run the pilot of a candidate, unless that of a larger batch limit had no batch as large and serves both."""
-        for larger, pilot in found.items():
-            if larger > place and pilot.largest_batch < caps[place]:
-                found[place] = pilot
-                return
-        found[place] = self.pilot(devices, caps[place], rate_per_s)
 
     def _check_samples(self) -> None:
         demand = self.demand
