@@ -5,8 +5,10 @@ from hashlib import sha256
 
 import pytest
 from msgspec.structs import replace
+from support.folders import record_path
 from support.records import example, row
 
+import tputfind
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
@@ -14,7 +16,7 @@ from tputfind.record.environment import Environment
 from tputfind.record.record import Failure, Row, Trial
 from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.types import METHOD
-from tputfind.session.resume import check_file, check_same, check_spec, without_accidents
+from tputfind.session.resume import check_file, check_same, check_spec, resumed_contenders, without_accidents
 
 RECORD = example()
 OTHER = {
@@ -224,3 +226,12 @@ def test_resumed_run_keeps_detected_properties_unless_granularity_is_given(asked
     found = apply_findings(spec_with(granularity=asked), spec_with(grad_mode="no_grad", granularity=4))
 
     assert (found.grad_mode, found.granularity) == ("no_grad", expected)
+
+
+def test_race_of_another_method_is_not_gone_on_with():
+    race = tputfind.load(record_path("nvidia-h200/tune/resnet50-fp16.json"))
+    asked = race.goal, race.specs[0], race.device_name, race.source_sha256
+
+    with pytest.raises(BadRecord, match=rf"this differs: method \({METHOD - 1} there, {METHOD} here\)"):
+        resumed_contenders(replace(race, method=METHOD - 1), *asked)
+    assert len(resumed_contenders(replace(race, method=METHOD), *asked)) == len(race.contenders)
