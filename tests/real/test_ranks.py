@@ -89,7 +89,7 @@ def test_module_with_two_optimizers_in_ddp_is_trained_by_both(tmp_path, ask):
     assert "generator.0.weight" in ran.out
 
 
-def test_step_of_ddp_is_none_of_the_first_that_wait_for_the_device(tmp_path, ask):
+def test_first_steps_of_ddp_that_wait_are_skipped(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/ranks.py:times_itself", *TWO, "--batch-sizes", 2, *QUICK)
 
     assert ran.status == 0, ran.err
@@ -255,7 +255,7 @@ def test_rank_that_fails_at_any_moment_is_named_and_ends_all(ranks, rank, moment
     assert time.monotonic() - ended_s < 5
 
 
-def test_copy_of_server_that_dies_is_forked_anew_and_leaves_the_other_rank(ranks):
+def test_dead_copy_of_server_is_forked_again(ranks):
     asked, path = ranks
     path.write_text(json.dumps({"moment": ""}))
     question = TryBatch(own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2})), 4)

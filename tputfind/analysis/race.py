@@ -119,7 +119,7 @@ def speeds(race: Race) -> list[tuple[Spec, Speed]]:
     known = {(race.specs[0], one.batch_size): one for one in race.timed}
     for one in race.contenders:
         for number, spec in enumerate((one.against, one.spec)):
-            speed = None if one.turns is None else one.turns.speed(number)
+            speed = None if one.turns is None else one.turns.median_speed(number)
             if spec is not None and speed is not None:
                 known[spec, speed.batch_size] = speed
     known |= {(race.winner, one.batch_size): one for one in speeds_of(race.record.rows if race.record else ())}

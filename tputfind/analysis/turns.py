@@ -76,7 +76,7 @@ class Speed(msgspec.Struct, frozen=True, kw_only=True):
 class Round(msgspec.Struct, frozen=True, omit_defaults=True):
     """One process of each variant, the samples/s of their windows, and their speeds, if known.
 
-    ``per_s`` are samples per unit of another cost if that is what variants are judged by. There is one tuple per
+    ``per_s`` are samples per unit of another cost if variants are judged by that. There is one tuple per
     variant. The windows at the same index were measured shortly after each other.
     """
 
@@ -95,7 +95,7 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         rates = [log(median(one.per_s[variant])) for one in self.rounds]
         return exp(fmean(rates)) if rates else None
 
-    def speed(self, variant: int) -> Speed | None:
+    def median_speed(self, variant: int) -> Speed | None:
         """Return the median speed of a variant over the rounds; None if unknown."""
         known = [one.speeds[variant] for one in self.rounds if one.speeds]
         if not known:

@@ -108,7 +108,7 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
             wanted = done
             for index, process in processes.items():
                 process.finish()
-                speeds[index] = process.speed()
+                speeds[index] = process.median_speed()
     return Round(tuple(map(tuple, per_s)), tuple(speeds[index] for index in range(len(variants))))
 
 
@@ -247,7 +247,7 @@ class _Process:
             raise cost_unknown(cost, "the device")
         return ready.samples / spent
 
-    def speed(self) -> Speed:
+    def median_speed(self) -> Speed:
         """Return the throughput and the latency in all windows."""
         alone, back_to_back = self._spans_ms[True], self._spans_ms[False]
         if not self._variant.can.events:  # every step is synchronised, and the windows are spread over more time

@@ -141,7 +141,7 @@ def test_plot_of_record_is_figure_and_other_results_raise():
         MAKERS["comparison"]().plot()
 
 
-def test_plot_of_race_is_of_what_was_timed_and_absent_from_page_without():
+def test_plot_of_race_shows_timings_and_is_absent_without():
     race = MAKERS["race"]()
     figure = race.plot()
 

@@ -221,7 +221,7 @@ def test_first_host_process_of_a_row_times_no_other_row():
     assert asked == [(0, (1,)), (0, (2,)), (0, (4,)), (1, (1, 2, 4)), (2, (1, 2, 4))]
 
 
-def test_host_rows_under_a_budget_are_timed_from_the_largest_down_and_tiny_ones_last():
+def test_host_rows_under_budget_are_timed_from_the_largest_down():
     edge = Edge(largest_batch=256, limited_by="memory", fails_at=257)
     _, asked = timed(1, 2, 128, 256, device="cpu", edge=edge, budget_s=60.0, processes=1)
 
@@ -433,7 +433,7 @@ def test_trial_continues_as_the_due_row_if_it_fits(batch_size, taken, options):
         (8, [(5, True), (12, False)], {"budget_s": 60.0}),
     ],
 )
-def test_trial_ends_its_process_without_due_row_or_if_it_takes_much_of_the_budget(batch_size, taken, options):
+def test_trial_ends_its_process_without_due_or_affordable_row(batch_size, taken, options):
     oracle = GoingOn()
     session = going_on(oracle, taken=taken, **options)
 
