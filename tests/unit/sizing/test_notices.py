@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from support.records import example, row
+from support.records import CPU_CAN, example, row
 
 from tputfind.record.record import Failure, Notice, Record, Row
 from tputfind.sizing.engine.replications import Outcome
@@ -144,7 +144,7 @@ def test_times_without_copies_are_reported_except_on_the_host():
             advice="measure with --transfer both, or give --observed",
         )
     ]
-    on_host = msgspec.structs.replace(one.environment, device="cpu")
+    on_host = msgspec.structs.replace(one.environment, device="cpu", can=CPU_CAN)
     assert told(msgspec.structs.replace(one, environment=on_host)) == []
 
 

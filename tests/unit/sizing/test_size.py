@@ -77,6 +77,17 @@ def test_plan_meets_target_under_other_streams_and_one_fewer_misses(batcher, rou
     assert not found.fewer.meets_target
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "server", [{}, {"batcher": "triton", "delay": 2.0}, {"batcher": "litserve"}, {"routing": "random"}], ids=str
+)
+def test_devices_differ_by_3_percent_at_most_between_seeds(server):
+    plans = [plan(record(), wanted(200_000, 20.0, seed=seed, **server)) for seed in range(10)]
+    devices = [found.outcome.devices for found in plans]
+
+    assert max(devices) <= 1.03 * min(devices), devices
+
+
 slopes, intercepts = st.floats(0.05, 1.0), st.floats(0.5, 8.0)
 rates = st.floats(300, 3_000)
 
