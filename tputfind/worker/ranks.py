@@ -2,7 +2,7 @@
 
 Rank 0 measures. Before each of its steps it signals the other ranks, which run one step per signal. So all ranks run
 the same number of steps, though rank 0 decides on the number while it measures. Instances have no process group, so
-that rank 0 also waits for those that are ``_AHEAD`` steps behind: its times are then those of the slowest.
+that rank 0 also waits for those that are too far behind: its times are then those of the slowest.
 """
 
 import gc
@@ -28,8 +28,12 @@ from tputfind.worker.devices.accelerator import kind_here
 from tputfind.worker.loops import Work
 
 _STEP, _END = b"s", b"e"
-_AHEAD: Final = 8
-"""Maximum number of steps that an instance is behind rank 0: a short disturbance of one does not hold up the others."""
+_AHEAD, _AHEAD_S = 8, 0.05
+"""Maximum number of steps that an instance is behind rank 0, and of seconds, but one step is always allowed.
+
+A short disturbance of one does not hold up the others. If they catch up in a pause before a window, rank 0 takes so
+many steps in the window without waiting.
+"""
 _PEERS_SPEAK_S: Final = 5.0
 """Seconds that a process waits after it has lost another one.
 
@@ -62,7 +66,8 @@ class _Member:
         self._pipes: list[int] = []
         self._back: list[int] = []
         self._has_joined = False
-        self._steps = self._before = 0
+        self._steps = self._before = self._unread = 0
+        self._begin_s = 0.0
         self._at_work = False
 
     def join(self, device: torch.device) -> None:
@@ -127,12 +132,22 @@ class _Member:
                     os.write(pipe, _STEP)
         else:
             self.tell(_STEP)
-            waits = self._steps == 0 or self._steps > _AHEAD  # all begin together
-            if waits and not all(os.read(pipe, 1) for pipe in self._back):
-                raise PeerLost("another instance has ended")
+            self._unread += 1
+            while self._unread > self._allowed_ahead():
+                if not all(os.read(pipe, 1) for pipe in self._back):
+                    raise PeerLost("another instance has ended")
+                self._unread -= 1
         self._before = _collectives()
         self._steps += 1
         self._at_work = True
+
+    def _allowed_ahead(self) -> int:
+        """Return the number of steps that the others may be behind: all begin together, the second step too."""
+        if self._steps < 2:
+            self._begin_s = time.monotonic()
+            return 0
+        mean_s = (time.monotonic() - self._begin_s) / (self._steps - 1)
+        return max(1, min(_AHEAD, int(_AHEAD_S / max(mean_s, 1e-9))))
 
     def rest(self) -> None:
         """Note that no step is running."""
