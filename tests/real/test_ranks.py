@@ -144,7 +144,7 @@ def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
 
     named = f"no answer within [0-9.]+ s: rank {rank} hangs or is slow, and the others wait in a collective for it"
     with pytest.raises(ChildFailed, match=named) as raised:
-        asked.ask_one(TryBatch(spec, 4), Trial, 8.0)  # the group is already up
+        asked.ask_one(TryBatch(spec, 4), Trial, 12.0)  # on busy cores the group takes seconds to form
     assert raised.value.failure.kind == "timeout"
     assert not children_at_work()
 
