@@ -36,7 +36,7 @@ SUBJECTS = {
     "sizing": "Checks of the simulation: `benchmarks/servers.py`, `ranges.py`, `size_times.py`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
     "timing": "The cost of measuring: `benchmarks/sampling.py`, `stages.py`",
-    "training": "Training: forecasts by `training_forecasts.py`, several devices beside bare loops by `ranks.py`",
+    "training": "Training: forecasts (`training_forecasts.py`), and two devices against bare loops (`ranks.py`)",
     "tune": "Races of variants: `tputfind tune`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",
 }

@@ -179,11 +179,10 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     size, including the loading and choice of kernels; it is None if the step is watched for a memory limit or other
     steps came before. ``warmup_steps`` and ``warmup_s`` do not count, the first step included: batches whose times had
     not settled, and those between the blocks of a window. ``steady`` is whether times had settled when the window
-    began, None if there were too few to test; ``copy_in_ms`` and ``copy_out_ms``
-    are, with ``--transfer``, the copies of one batch alone on an idle device. ``others_busy_cores`` is the number of
-    host cores that other processes kept busy during the throughput window, None if the device is not the host.
-    ``all_busy_share`` is the fraction of that window during which all other devices of the job worked too, None if
-    there are no others.
+    began, None if there were too few to test. ``copy_in_ms`` and ``copy_out_ms`` are, with ``--transfer``, the copies
+    of one batch alone on an idle device. ``others_busy_cores`` is the number of host cores that other processes kept
+    busy during the throughput window, None if the device is not the host. ``all_busy_share`` is the fraction of that
+    window during which all other devices of the job worked too, None if there are no others.
     """
 
     device_ms: tuple[Span, ...] = ()
