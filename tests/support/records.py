@@ -75,6 +75,11 @@ CPU_CAN: Final = Capabilities(
 )
 
 
+def can_of(device: str) -> Capabilities:
+    """Return the capabilities of a CPU or of a CUDA device."""
+    return CPU_CAN if device.startswith("cpu") else CUDA_CAN
+
+
 def example() -> Record:
     """Return a GPU run with largest batch 5, one failed row and one host-bound row."""
     too_large = Failure(kind="out_of_memory", message="OutOfMemoryError: CUDA out of memory.")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
-from support.records import CPU_CAN, CUDA_CAN, example
+from support.records import CPU_CAN, can_of, example
 
 from tputfind.analysis import clocks as findings
 from tputfind.commands import clocks
@@ -49,11 +49,6 @@ COPIES = {"warm": 0.0, "pageable": 1.6, "pinned": 0.8}
 BROKEN = Failure(kind="error", message="RuntimeError: operation not permitted when stream is capturing")
 
 
-def can(device: str):
-    """Return the capabilities of a device."""
-    return CPU_CAN if device == "cpu" else CUDA_CAN
-
-
 def steady(mean_ms: float, count: int = 45) -> Figures:
     """Return figures that vary by a thousandth."""
     return Figures.of([mean_ms * (1 + (-1) ** number / 1000) for number in range(count)])
@@ -66,7 +61,7 @@ def cold(mean_ms: float) -> Figures:
 def methods(**means: float | None) -> Methods:
     """Return all timing methods on a GPU, with other means or, for None, a failure."""
     cells = []
-    for ways, condition in [*loops(can("cuda:0"), cold=False), *loops(can("cuda:0"), cold=True)]:
+    for ways, condition in [*loops(can_of("cuda:0"), cold=False), *loops(can_of("cuda:0"), cold=True)]:
         for way in ways:
             mean_ms = means.get(f"{way}_{condition}", (MEANS | means)[way])
             if mean_ms is None:
@@ -243,7 +238,7 @@ def test_the_samples_by_turn_are_all_of_them_in_order(samples_ms):
 
 @given(st.integers(3, 300), st.integers(0, 20), st.sampled_from(["cpu", "cuda:0"]))
 def test_loops_take_timings_in_turns_but_host_clock_at_a_stretch(kept, drop, device):
-    planned = loops(can(device), cold=False)
+    planned = loops(can_of(device), cold=False)
     turns = schedule(planned, kept + drop, drop)
 
     for loop in planned:
@@ -258,7 +253,7 @@ def test_loops_take_timings_in_turns_but_host_clock_at_a_stretch(kept, drop, dev
 
 @given(st.integers(3, 300), st.integers(0, 20))
 def test_without_warm_up_there_is_one_stretch(repeats, drop):
-    for loop in loops(can("cuda:0"), cold=True):
+    for loop in loops(can_of("cuda:0"), cold=True):
         assert [turn for turn in schedule([loop], repeats + drop, drop) if turn] == [[(loop, repeats + drop)]]
 
 
@@ -304,7 +299,7 @@ def test_cpu_methods_get_one_sentence_about_inapplicable_parts():
     on_cpu = replace(example().environment, device="cpu", can=CPU_CAN)
     cells = [
         Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
-        for ways, condition in [*loops(can("cpu"), cold=False), *loops(can("cpu"), cold=True)]
+        for ways, condition in [*loops(can_of("cpu"), cold=False), *loops(can_of("cpu"), cold=True)]
         for way in ways
     ]
     found = replace(made(cells), environment=on_cpu)
@@ -341,7 +336,7 @@ FIGURES = st.builds(
 
 @st.composite
 def cells_of(draw, device: str):
-    planned = [*loops(can(device), cold=False), *loops(can(device), cold=True)]
+    planned = [*loops(can_of(device), cold=False), *loops(can_of(device), cold=True)]
     return [
         Cell(way=way, condition=condition, figures=draw(FIGURES))
         if draw(st.integers(0, 9))

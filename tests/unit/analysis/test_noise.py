@@ -4,7 +4,7 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from support.records import CPU_CAN, CUDA_CAN, HEALTH, example, row, whole
+from support.records import HEALTH, can_of, example, row, whole
 from support.shown import frame
 
 from tputfind.analysis import notices
@@ -48,7 +48,7 @@ def kinds(
     )
     spec = replace(example().spec, processes=len(windows) + missing, **changes)
     only = replace(row(4, 5.0), timings=timings, ended_by=ended_by)
-    on = replace(example().environment, device=device, can=CPU_CAN if device == "cpu" else CUDA_CAN)
+    on = replace(example().environment, device=device, can=can_of(device))
     record = replace(example(), spec=spec, environment=on, rows=(only,), finished=finished)
     found = whole(notices.of(record))
     return [notice.kind for notice in found if notice.kind in OF_NOISE]

@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.records import CPU_CAN, CUDA_CAN, HEALTH, example, row, whole
+from support.records import HEALTH, can_of, example, row, whole
 
 from tputfind.analysis import notices
 from tputfind.record.record import Compiled, Failure, OutputCheck, Row, Trial
@@ -282,7 +282,7 @@ def test_search_of_host_memory_reports_available_memory(otherwise):
     record = with_environment(
         beside(example(), None),
         device=case["device"],
-        can=CPU_CAN if case["device"] == "cpu" else CUDA_CAN,
+        can=can_of(case["device"]),
         memory_total_bytes=case["total_bytes"],
         memory_free_bytes=case.get("free_bytes", 20 * GIB),
         memory_of_others_bytes=None,

@@ -11,7 +11,7 @@ import pandas
 import pytest
 from msgspec.structs import replace
 from support.folders import RESULTS
-from support.records import CPU_CAN, CUDA_CAN, FORECASTS, example
+from support.records import FORECASTS, can_of, example
 from support.shown import csv_of, frame
 
 import tputfind
@@ -227,7 +227,7 @@ def test_plans_are_a_list_and_a_plan_alone_is_a_result():
     ("device", "hosts"), [("cuda:1", ", on 1 host of 8"), ("cpu", ", on 2 hosts"), ("cpu:0-3", "")]
 )
 def test_plan_counts_hosts_filled_by_its_devices_if_possible(device, hosts):
-    environment = replace(example().environment, device=device, can=CUDA_CAN if device == "cuda:1" else CPU_CAN)
+    environment = replace(example().environment, device=device, can=can_of(device))
 
     (plan,) = tputfind.size(replace(example(), environment=environment), rate=50, slo="1s", devices=2)
 

@@ -1,6 +1,6 @@
 import pytest
 from msgspec.structs import replace
-from support.records import CPU_CAN, CUDA_CAN, example, row
+from support.records import can_of, example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
 from tputfind.analysis.answers import answers
@@ -179,7 +179,7 @@ def timed(
     asked = {"batches": None, "processes": 3, "slo_ms": None, "soak": 0, **asked}
     spec = replace(example().spec, **asked)
     timer = Timer(spec, paces_ms, wider, fails)
-    environment = replace(example().environment, device=device, can=CPU_CAN if device == "cpu" else CUDA_CAN)
+    environment = replace(example().environment, device=device, can=can_of(device))
     found = {"rows": (), "edge": edge, "safe": None, "finished": None}
     record = replace(example(), spec=spec, environment=environment, **found)
     session = Session(record, timer, RecordFile(None, ""), listener or Silent())
