@@ -11,8 +11,8 @@ forecast to each line, also to those of an earlier ``forecasts.csv``; the summar
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -45,19 +45,23 @@ def main() -> None:
     parser.add_argument("--measure", action="store_true", help="search the device here, and print its largest batches")
     parser.add_argument("edges", nargs="?", help="a CSV of largest batches")
     asked = parser.parse_args()
-    lines = csv.writer(sys.stdout, lineterminator="\n")
     with Children() as children:
         if asked.measure:
-            lines.writerow(EDGE)
+            print_line(EDGE)
             for run in RUNS:
-                measure(children, run, lines)
+                measure(children, run)
             return
-        lines.writerow((*EDGE, *FORECAST))
+        print_line((*EDGE, *FORECAST))
         edges: Any = pd.read_csv(asked.edges)[[*EDGE]].to_dict("records")
-        off: Any = pd.Series([forecast(children, edge, lines) for edge in edges])
+        off: Any = pd.Series([forecast(children, edge) for edge in edges])
     figures = f"{off.abs().median():.2f} % at the median, {off.abs().max():.2f} % at the most"
     too_high = f"too high in {(off > 0).sum()}, by {off.max():.2f} % at the most"
     print(f"{len(off)} forecasts, off by {figures}; {too_high}", file=sys.stderr)
+
+
+def print_line(values: Iterable[object]) -> None:
+    """Print a line of the CSV."""
+    print(*values, sep=",", flush=True)
 
 
 def options_of(run: dict[str, object]) -> dict[str, str | bool | None]:
@@ -70,7 +74,7 @@ def options_of(run: dict[str, object]) -> dict[str, str | bool | None]:
     }
 
 
-def measure(children: Children, run: tuple[str, str, str, bool, int], lines: Any) -> None:
+def measure(children: Children, run: tuple[str, str, str, bool, int]) -> None:
     """Search the device for one largest batch, and print its line."""
     asked = dict(zip(ASKED, run, strict=True))
     try:
@@ -78,17 +82,15 @@ def measure(children: Children, run: tuple[str, str, str, bool, int], lines: Any
     except TputfindError as error:
         print(*run, error, file=sys.stderr, flush=True)
         return
-    lines.writerow((*run, edge.largest_batch))
-    sys.stdout.flush()
+    print_line((*run, edge.largest_batch))
 
 
-def forecast(children: Children, edge: dict[str, object], lines: Any) -> float:
+def forecast(children: Children, edge: dict[str, object]) -> float:
     """Print the line of an edge with its forecast, and return by how many percent the forecast is off."""
     spec = read_spec(str(edge["model"]), options_of(edge))
     (card,) = cards_on_fake(spec, [int(float(str(edge["memory_gib"])) * GIB)], children)
     off_percent = 100 * (card.largest_batch / int(str(edge["largest_batch"])) - 1)
-    lines.writerow((*edge.values(), card.largest_batch, f"{100 * card.error:g}", round(off_percent, 3)))
-    sys.stdout.flush()
+    print_line((*edge.values(), card.largest_batch, f"{100 * card.error:g}", round(off_percent, 3)))
     return off_percent
 
 

@@ -323,7 +323,7 @@ RANKS: Final = "nvidia-h200-x2/training"
 
 def edge_of_ranks() -> Figures:
     """Return the largest batch of a device with DDP, the batch that a bare loop runs, and the one that it does not."""
-    bare = match(f"{RANKS}/bare-loops.txt", r"batch (3290): [\d.]+ ms", r"batch (3291): rank 0 is out of memory")
+    bare = match(f"{RANKS}/bare-loops.txt", r" (\d+) 3\n.*: [\d.]+ ms", r"batch (\d+): rank 0 is out of memory")
     return f"{record(f'{RANKS}/resnet50-ddp').largest_batch}", *bare
 
 
