@@ -40,7 +40,6 @@ def test_each_job_runs_on_next_free_device_in_one_table(tmp_path):
     assert list(table["dtype"]) == ["fp32", "bf16"] * 3
     assert (table["status"] == "ok").all()
     assert set(table["device"]) == {"cpu:0", "cpu:1"}
-    assert table["device"].value_counts().min() >= 2
     assert set(table["load"]) == {"queue"}
     assert set(table["busy_devices"]) == {2}
     assert set(table["threads"]) == {1}
