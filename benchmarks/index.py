@@ -29,7 +29,7 @@ SUBJECTS = {
     "clocks": "Ways of timing: `tputfind clocks`",
     "default": "Whole runs with default options",
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
-    "plan": "Intervals, budgets and the parts of a run: `benchmarks/plan.py`, `benchmarks/time_spent.py`",
+    "plan": "Intervals and budgets: `benchmarks/plan.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
     "search": "Searches and forecasts: `search.py`, `policies.py`, `on_fake.py`, `other_device.py`",
     "serving": "Predictions and real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",

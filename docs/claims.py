@@ -142,10 +142,6 @@ RUNS = (
 AGREEMENT_H200: Final = tuple(
     f"nvidia-h200/agreement/{model}-fp16.csv" for model in ("resnet50", "vit_b_16", "mobilenet_v3_large")
 )
-AGREEMENT_H100: Final = tuple(
-    f"nvidia-h100/agreement/{name}.csv"
-    for name in ("batch-256", "mobilenet_v3_large-batch-256", "mobilenet_v3_large-batch-256-again")
-)
 
 
 def runs_near_loops(*names: str) -> Figures:
@@ -203,14 +199,6 @@ TIMING = (
         AGREEMENT_H200,
         partial(runs_near_loops, *AGREEMENT_H200),
         ("{} of {} runs at batch 256 agree with plain loops within 0.5 %",),
-    ),
-    Claim(
-        "The same on another GPU (three models)",
-        "{} of {} runs",
-        "python benchmarks/agreement.py --runs 10 --batch-sizes 256",
-        H100,
-        AGREEMENT_H100,
-        partial(runs_near_loops, *AGREEMENT_H100),
     ),
     Claim(
         "Host-bound rows (batch 1 and 32) differ between processes: intervals that hold the loops' mean",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.folders import BENCHMARKS, RESULTS, ROOT, record_paths
+from support.folders import record_paths
 from support.records import example, row
 
 from tputfind.record.files import load_record
@@ -57,15 +57,3 @@ def test_seconds_spent_in_recorded_run_add_up_to_wall_time(path):
 @given(st.floats(0, 100), st.floats(0, 100))
 def test_no_part_is_below_zero(seconds, wall_s):
     assert all(part > 0 for part in seconds_spent(timed(seconds=seconds, wall_s=wall_s)).values())
-
-
-def test_stored_time_spent_table_matches_its_records(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    import time_spent
-
-    _, _, kept = (RESULTS / "nvidia-h200/plan/time-spent.txt").read_text().partition("\n")
-    monkeypatch.setattr("sys.argv", ["time_spent.py", *(line.partition(": ")[0] for line in kept.splitlines())])
-    time_spent.main()
-
-    assert capsys.readouterr().out == kept

@@ -13,7 +13,7 @@ from tputfind.record.record import Record
 from tputfind.record.untrusted import indent_json
 
 METHODS = record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json")
-PIPELINE = RESULTS / "nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json"
+PIPELINE = record_path("nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json")
 
 
 def edited(tmp_path, source, **fields):

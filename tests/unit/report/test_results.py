@@ -10,7 +10,7 @@ import msgspec
 import pandas
 import pytest
 from msgspec.structs import replace
-from support.folders import RESULTS
+from support.folders import RESULTS, record_path
 from support.records import FORECASTS, can_of, example
 from support.shown import csv_of, frame
 
@@ -22,15 +22,14 @@ from tputfind.record.record import Edge, LimitedBy
 from tputfind.report.document import Charts
 from tputfind.report.views import tune
 
-CLOCKS = RESULTS / "nvidia-h200" / "clocks"
 MAKERS = {
     "record": example,
     "comparison": lambda: tputfind.compare(example(), example(), force=True),
     "plans": lambda: tputfind.size(example(), rate=50, slo="1s"),
     "plans_of_a_full_device": lambda: tputfind.size(example(), rate=3000, slo="1s"),
     "plan": lambda: tputfind.size(example(), rate=50, slo="1s")[0],
-    "methods": lambda: files.load(CLOCKS / "resnet50-fp16-batch-1.json"),
-    "pipeline": lambda: files.load(CLOCKS / "mobilenet_v3_large-resnet50-fp32.json"),
+    "methods": lambda: files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json")),
+    "pipeline": lambda: files.load(record_path("nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json")),
     "forecasts": lambda: FORECASTS,
     "race": lambda: tputfind.load(RESULTS / "nvidia-h200" / "tune" / "resnet50-fp16.json"),
 }
