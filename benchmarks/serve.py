@@ -30,7 +30,7 @@ from serving.harness import (
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.sizing.calibration.overheads import Estimate
+from tputfind.sizing.calibration import Estimate
 
 FITTED, PREDICTED = (0.1, 0.5), (0.7, 0.85, 0.95)
 

@@ -22,7 +22,7 @@ from serving.harness import Case, loaded, served
 import tputfind
 from tputfind.errors import NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.calibration.overheads import Estimate
+from tputfind.sizing.calibration import Estimate
 from tputfind.sizing.planner.plan import Plan, add_estimate, answers
 from tputfind.sizing.planner.question import Demand
 

@@ -20,7 +20,7 @@ from serving.step import CAP, MODEL, OPTIONS
 
 import tputfind
 from tputfind.record.record import Record
-from tputfind.sizing.calibration.overheads import Bench, Estimate, Log, fit_to_batches, steady
+from tputfind.sizing.calibration import Bench, Estimate, Log, fit_to_batches, steady
 from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
 from tputfind.sizing.planner.question import Demand, read_demand
 from tputfind.sizing.traffic import Traffic

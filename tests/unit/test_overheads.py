@@ -7,7 +7,7 @@ import pytest
 from support.folders import ROOT, record_path
 
 import tputfind
-from tputfind.sizing.calibration.overheads import Estimate
+from tputfind.sizing.calibration import Estimate
 
 PER_BATCH_MS, PER_REQUEST_MS, PER_ANSWER_MS, ON_THE_WAY_MS = 0.8, 0.1, 0.3, 1.5
 CAP, HELD_MS, SCATTER_MS = 32, 6.0, 0.5

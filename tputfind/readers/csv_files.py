@@ -12,8 +12,8 @@ from typing import Final, Literal, NamedTuple
 from tputfind import options as values
 from tputfind import units
 from tputfind.errors import BadRequest
-from tputfind.sizing.calibration import logs
-from tputfind.sizing.calibration.overheads import Log
+from tputfind.sizing import calibration
+from tputfind.sizing.calibration import Log
 from tputfind.sizing.planner import costs
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.traffic import gaps_of
@@ -135,7 +135,7 @@ def log_of(path: Path) -> Log:
                 kind, time = _time_in_log(cell, kind, f"line {line}: {word}")
                 columns[word].append(time)
             lines.append(f"line {line}")
-        return logs.log_of(path.name, columns, lines)
+        return calibration.log_of(path.name, columns, lines)
     except ValueError as error:
         raise BadRequest(
             f"--observed {path}: {error}", "a CSV with the columns sent and answered, in seconds; begun and ended too"
@@ -153,13 +153,13 @@ def _time_in_log(cell: str, before: Kind | None, name: str) -> tuple[Kind, float
 
 def _columns_of(header: list[str]) -> dict[str, int]:
     words = [word.lower() for word in header]
-    missing = [word for word in logs.COLUMNS[:2] if word not in words]
+    missing = [word for word in calibration.COLUMNS[:2] if word not in words]
     if missing:
         raise ValueError(f"its header lacks {' and '.join(missing)}: {units.echo(','.join(header))}")
-    twice = [word for word in logs.COLUMNS if words.count(word) > 1]
+    twice = [word for word in calibration.COLUMNS if words.count(word) > 1]
     if twice:
         raise ValueError(f"two columns are named {twice[0]}")
-    known = logs.COLUMNS if set(logs.COLUMNS) <= set(words) else logs.COLUMNS[:2]
+    known = calibration.COLUMNS if set(calibration.COLUMNS) <= set(words) else calibration.COLUMNS[:2]
     return {word: words.index(word) for word in known}
 
 

@@ -6,8 +6,7 @@ from support.folders import record_path
 
 import tputfind
 from tputfind.errors import BadRequest
-from tputfind.sizing.calibration.logs import log_of, notices_of_logs
-from tputfind.sizing.calibration.overheads import Log
+from tputfind.sizing.calibration import Log, log_of, notices_of_logs
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.planner.plan import add_estimate, answers, calibration_of
 from tputfind.sizing.planner.question import read_demand

@@ -23,7 +23,7 @@ from tputfind.report.document import (
     whole,
 )
 from tputfind.report.views import size_answers as words
-from tputfind.sizing.calibration.logs import Observed
+from tputfind.sizing.calibration import Observed
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.mixes import Mix
 from tputfind.sizing.planner.plan import Answers as Found

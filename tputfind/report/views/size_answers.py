@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final
 
-from tputfind.sizing.calibration.logs import Observed
+from tputfind.sizing.calibration import Observed
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy

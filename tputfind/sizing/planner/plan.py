@@ -15,8 +15,7 @@ from tputfind.record.identity import name_of, requests_key
 from tputfind.record.record import Notice, Record, check_record
 from tputfind.record.result import Result
 from tputfind.record.types import Above0, Count, CountFromZero
-from tputfind.sizing.calibration.logs import Calibration, Observed, calibrate, notices_of_logs
-from tputfind.sizing.calibration.overheads import Estimate, Log
+from tputfind.sizing.calibration import Calibration, Estimate, Log, Observed, calibrate, notices_of_logs
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean

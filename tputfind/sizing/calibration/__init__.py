@@ -1,1 +1,0 @@
-"""Overheads of a real server, estimated from its logs."""
