@@ -49,6 +49,14 @@ def test_unconvertible_weights_keep_their_dtype_on_a_gpu(tmp_path, factory, dtyp
     assert kept in record.rows[0].parameter_bytes
 
 
+@pytest.mark.parametrize(("dtype", "stored"), [("int8", "int8"), ("fp8", "float8_e4m3fn")])
+def test_linear_layers_are_quantised_on_a_gpu(tmp_path, dtype, stored):
+    pytest.importorskip("torchao")
+    record = passed(tmp_path, f"{FIELDS}:linear_layers", "--dtype", dtype, "--batch-sizes", 64)
+
+    assert record.rows[0].parameter_bytes[stored] >= 2 * 64 * 64
+
+
 @pytest.mark.parametrize(
     ("factory", "seen"),
     [

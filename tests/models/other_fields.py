@@ -537,3 +537,7 @@ class TwoNetworks(nn.Module):
 
 def two_networks():
     return TwoNetworks(), rows
+
+
+def linear_layers():
+    return nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)), lambda batch: torch.randn(batch, 64)

@@ -82,6 +82,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
     torchvision: Annotated[str | None, TOLD] = None
     timm: Annotated[str | None, TOLD] = None
     transformers: Annotated[str | None, TOLD] = None
+    torchao: Annotated[str | None, TOLD] = None
     allocator_conf: Annotated[str | None, WORK] = None
     python: Annotated[str, TOLD]
     host: Annotated[str, TOLD]

@@ -23,6 +23,7 @@ from tputfind.record.types import (
     MODE_PATTERN,
     MODES,
     PHASES,
+    QUANTIZED,
     REPEATABILITY,
     SOURCES,
     TOLD,
@@ -559,6 +560,8 @@ def _conflicts(spec: Spec) -> Iterator[str]:
         yield "--effective-batch is for --phase train"
     if spec.phase == "train" and spec.dtype == "fp16":
         yield "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train"
+    if spec.phase == "train" and spec.dtype in QUANTIZED:
+        yield f"--dtype {spec.dtype} quantises weights for inference: with --phase train, take another"
     if spec.phase == "train" and spec.mode == "cudagraph":
         yield "--mode cudagraph captures inference: with --phase train, leave it out"
     if spec.phase == "train" and spec.mode == "compile:freezing":

@@ -25,8 +25,8 @@ FREE: Final = Meta(extra={"role": "free"})
 """May differ, also in a resumed run."""
 
 
-Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "own"]
-"""``own`` leaves a model and its inputs unchanged."""
+Dtype = Literal["fp32", "tf32", "fp16", "bf16", "amp-fp16", "amp-bf16", "int8", "fp8", "own"]
+"""``own`` leaves a model and its inputs unchanged. ``int8`` and ``fp8`` are those of linear layers in ``bf16``."""
 Layout = Literal["nchw", "nhwc"]
 Search = Literal["forecast", "bisect", "linear"]
 Allocator = Literal["native", "expandable"]
@@ -37,6 +37,11 @@ Transfer = Literal["none", "h2d", "both"]
 Load = Literal["solo", "queue", "all_busy"]
 Parallel = Literal["ddp", "fsdp"]
 DTYPES: Final = get_args(Dtype)
+QUANTIZED: Final[dict[str, str]] = {
+    "int8": "Int8DynamicActivationInt8WeightConfig",
+    "fp8": "Float8DynamicActivationFloat8WeightConfig",
+}
+"""Dtypes of quantised linear layers, each with the configuration of torchao."""
 LAYOUTS: Final = get_args(Layout)
 MODES: Final = ("eager", "cudagraph", "compile", "compile:freezing", "compile:reduce-overhead", "compile:max-autotune")
 """The simplest to deploy first. ``compile:NAME`` is also any other backend of ``torch.compile``."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.record.types import MODES, GradMode, is_compile_mode
+from tputfind.record.types import MODES, QUANTIZED, GradMode, is_compile_mode
 
-_TORCH_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
+_TORCH_DTYPES = {"fp16": "torch.float16"} | dict.fromkeys(("bf16", *QUANTIZED), "torch.bfloat16")
 _AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
 _GRAD_MODES: Final[dict[GradMode, str]] = {
     "inference": "torch.inference_mode()",
@@ -33,11 +33,16 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
     if spec.dtype == "own":
         yield f"model = model.to({device}){nhwc}"
-    elif any(f"torch.{name}" != dtype for row in record.rows for name in row.parameter_bytes):
+    elif spec.dtype not in QUANTIZED and any(
+        f"torch.{name}" != dtype for row in record.rows for name in row.parameter_bytes
+    ):
         # Complex, fp8, integer or quantised parameters: Module.to would convert those that should stay.
         yield f"model = model.to({device}){nhwc}  # and its real floating-point parameters to {dtype}"
     else:
         yield f"model = model.to({device}, {dtype}){nhwc}"
+    if spec.dtype in QUANTIZED:
+        yield f"from torchao.quantization import {QUANTIZED[spec.dtype]}, quantize_"
+        yield f"quantize_(model, {QUANTIZED[spec.dtype]}())"
     if spec.mode == "compile:freezing":
         yield "import torch._inductor.config"
         yield "torch._inductor.config.freezing = True"

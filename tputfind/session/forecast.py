@@ -18,7 +18,7 @@ from tputfind.record.forecast import CardForecast, Forecasts, MemorySplit, Varia
 from tputfind.record.record import Trial
 from tputfind.record.result import shown_progress
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.types import LARGEST_BATCH, METHOD, Dtype
+from tputfind.record.types import LARGEST_BATCH, METHOD, QUANTIZED, Dtype
 from tputfind.search.forecast import (
     FIRST_BATCH,
     NonMonotonic,
@@ -145,6 +145,11 @@ def forecast_with(
     )
     if inspection is not None and (can_trace or spec.device != "auto"):
         return _forecast_from_trials(found, inspection, memories, children, progress)
+    if spec.dtype in QUANTIZED:
+        raise BadRequest(
+            f"--dtype {spec.dtype}: torchao quantises no fake tensors",
+            "forecast bf16 without a GPU, or leave --on-fake out on a machine with one",
+        )
     if spec.source == "torchvision":
         check_torchvision(children)
     progress.doing("running it on fake tensors", None)

@@ -17,6 +17,7 @@ from tputfind.processes.messages import Inspection
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import Notice, Setting
 from tputfind.record.spec import Spec, own_step
+from tputfind.record.types import QUANTIZED
 from tputfind.step import Context, set_context
 from tputfind.units import format_bytes
 from tputfind.worker import ranks
@@ -27,6 +28,7 @@ from tputfind.worker.models import find_model, import_user_file, slow_imports
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import mode_class
 from tputfind.worker.own_step import OwnStep, check_import_memory, tensor_bytes
+from tputfind.worker.quantization import library
 from tputfind.worker.settings import read_settings, set_fp32_arithmetic
 from tputfind.worker.workload import Workload
 
@@ -40,6 +42,8 @@ def open_device_of(spec: Spec, can: Capabilities | None) -> Device:
     name = os.environ.get(ONLY_DEVICE) or ranks.device_of(spec)
     set_context(lambda: Context(torch_device(name), *ranks.rank_and_size()))
     import_user_file(spec)
+    if spec.dtype in QUANTIZED:  # its memory is not the model's
+        library()
     device = open_device(name, can)
     device.choose_allocator(spec.allocator)
     ranks.join(device.torch_device)

@@ -15,7 +15,9 @@ from tputfind.worker.devices.host import core_wait_s
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.structures import tensors_of
 
-NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2, "bf16": 1e-1, "amp-bf16": 1e-1, "own": 1e-1}
+NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2} | dict.fromkeys(
+    ("bf16", "amp-bf16", "int8", "fp8", "own"), 1e-1
+)
 """Maximum relative distance (L2 norm) of two outputs of a sample that rounding explains, by dtype.
 
 Another batch size uses other kernels, which add up in another order. Measured on an H200 with torchvision's models,

@@ -1,9 +1,9 @@
 """A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
+from itertools import chain
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from tputfind.errors import ModelFailed
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
-from tputfind.record.types import GradMode
+from tputfind.record.types import QUANTIZED, GradMode
 from tputfind.worker.batch import Batch
 from tputfind.worker.conversion import REAL, arrange_module, move_module
 from tputfind.worker.inputs import (
@@ -41,6 +41,7 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import mode_class
 from tputfind.worker.placing import Placement, build, check_host_memory
+from tputfind.worker.quantization import quantize, stored
 from tputfind.worker.settings import (
     changed_settings,
     read_settings,
@@ -51,7 +52,7 @@ from tputfind.worker.settings import (
 )
 from tputfind.worker.structures import drain_value, is_of_torch, tensors_of
 
-_WEIGHTS: Final = {"fp16": torch.float16, "bf16": torch.bfloat16, "own": None}
+_WEIGHTS: Final = {"fp16": torch.float16, "own": None} | dict.fromkeys(("bf16", *QUANTIZED), torch.bfloat16)
 _NEXT_DRAW: Final = 1_000_003
 """Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
 _DRAWS: Final = 3
@@ -120,6 +121,8 @@ class Workload:
         self.trained_names = [name for name, parameter in named if parameter.requires_grad]
         """Names of the trained parameters in the order in which DistributedDataParallel numbers them."""
         self.parameters = sum(parameter.numel() for parameter in module.parameters())
+        if filled and spec.dtype in QUANTIZED:
+            quantize(module, spec.dtype, spec.model)
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
         self._mode = mode_class(spec.mode)(self._module, self._step_of, torch.get_device_module(device).synchronize)
@@ -130,7 +133,7 @@ class Workload:
         counts: dict[str, int] = {}
         parameters = dict.fromkeys(self._module.parameters())
         weights = (buffer for buffer in dict.fromkeys(self._module.buffers()) if _is_compact(buffer))
-        for tensor in (*parameters, *weights):
+        for tensor in chain.from_iterable(map(stored, (*parameters, *weights))):
             name = dtype_name(tensor)
             counts[name] = counts.get(name, 0) + tensor.numel() * tensor.element_size()
         return counts
@@ -400,13 +403,7 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, or of its class if it is not torch's own, as with some quantised weights.
-
-    For a tensor that is sharded over devices, its local part counts.
-    """
-    shards = sys.modules.get("torch.distributed.tensor")  # its import takes long; who shards has imported it
-    if shards is not None and isinstance(tensor, shards.DTensor):
-        tensor = tensor.to_local()
+    """Return the name of a tensor's dtype, or of its class if it is not torch's own, as with some quantised weights."""
     plain = is_of_torch(tensor)
     return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__
 

@@ -5,9 +5,9 @@ from typing import Final
 
 from tputfind.analysis.notices.words import batches, sizes
 from tputfind.record.record import Notice, Record, Row, Setting, Sight, Trial
-from tputfind.record.types import Dtype
+from tputfind.record.types import QUANTIZED, Dtype
 
-_CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16"}
+_CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16", "int8": "bfloat16", "fp8": "bfloat16"}
 """The dtype to which real floating-point parameters are converted; fp32 and autocast keep them in float32."""
 _NAMED: Final = 2
 """Maximum settings that a notice names; the record has all."""
@@ -114,9 +114,16 @@ def _dtype_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         return
     converted = _CONVERTED.get(record.spec.dtype, "float32")
     found = {name: count for row in timed[:1] for name, count in row.parameter_bytes.items() if name != converted}
-    if found:
-        total_bytes = sum(timed[0].parameter_bytes.values())
-        named = ", ".join(f"{name} ({count / total_bytes:.0%} of the bytes)" for name, count in found.items())
+    total_bytes = sum(timed[0].parameter_bytes.values())
+    named = ", ".join(f"{name} ({count / total_bytes:.0%} of the bytes)" for name, count in found.items())
+    if found and record.spec.dtype in QUANTIZED:
+        yield Notice(
+            kind="quantized",
+            seen=f"linear layers compute in {record.spec.dtype}; parameters are {named}, the others {converted}",
+            cause="torchao quantises weights without calibration, and activations in every step",
+            advice="compare the accuracy with that of bf16: it is not judged here",
+        )
+    elif found:
         yield Notice(
             kind="dtypes",
             seen=f"parameters were left as they are: {named}",

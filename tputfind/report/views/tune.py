@@ -9,6 +9,7 @@ from typing import Final
 from tputfind.analysis.answers import fastest_within_slo
 from tputfind.analysis.race import Contender, Outcome, Race, batch_of, pareto_front, recipe_of, speeds
 from tputfind.record.record import Record
+from tputfind.record.types import QUANTIZED
 from tputfind.report import text
 from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.charts import pareto
@@ -107,6 +108,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     if race.undecided:
         names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)} times {_against(one)})" for one in race.undecided)
         yield "Undecided", f"{names}: give it a longer --budget"
+    if quantized := [recipe_of(one.spec) for one in race.contenders if one.spec.dtype in QUANTIZED]:
+        yield "Quantised", f"{', '.join(quantized)}: if the accuracy suits, which is not judged here"
     if compiling := _compiling(race):
         yield "Compiling", compiling
     for one in race.contenders:

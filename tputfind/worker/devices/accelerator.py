@@ -104,7 +104,10 @@ MODULES: Final = {"hpu": "habana_frameworks.torch"}
 
 
 SHORT_BYTES: Final = 256 * 2**20
-_HALVES: Final = {"fp16": torch.float16, "amp-fp16": torch.float16, "bf16": torch.bfloat16, "amp-bf16": torch.bfloat16}
+_NVIDIA: Final = {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on NVIDIA GPUs"}
+_HALVES: Final = dict.fromkeys(("fp16", "amp-fp16"), torch.float16) | dict.fromkeys(
+    ("bf16", "amp-bf16", "int8", "fp8"), torch.bfloat16
+)
 _HINT: Final = "tputfind devices lists what is here"
 
 
@@ -231,9 +234,9 @@ class Accelerator:
             raise BadRequest(f"--allocator {name}: only --device cuda has segments to choose")
 
     def refusal(self, dtype: str) -> str | None:
-        """Return why the device cannot compute in ``dtype``: TF32 needs CUDA, and half types may be unsupported."""
-        if dtype == "tf32" and self.torch_device.type != "cuda":
-            return "TF32 is a format of NVIDIA GPUs"
+        """Return why the device cannot compute in ``dtype``: TF32 and fp8 need CUDA; half types may be unsupported."""
+        if dtype in _NVIDIA and self.torch_device.type != "cuda":
+            return _NVIDIA[dtype]
         wanted = _HALVES.get(dtype)
         supported: set[torch.dtype] = set()
         with suppress(RuntimeError, AttributeError, NotImplementedError):  # before torch 2.10, or not reported

@@ -139,8 +139,8 @@ class Cpu:
             raise BadRequest(f"--allocator {name}: only CUDA's memory has segments to choose")
 
     def refusal(self, dtype: str) -> str | None:
-        """Return why the CPU cannot compute in ``dtype``: only TF32 is a GPU format."""
-        return "TF32 is a format of NVIDIA GPUs" if dtype == "tf32" else None
+        """Return why the CPU cannot compute in ``dtype``: TF32 and fp8 are formats of GPUs."""
+        return {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on GPUs"}.get(dtype)
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:  # noqa: ARG002  # exact anyway
         """Limit the address space to that of the idle process plus ``limit_bytes``, or plus the available memory

@@ -12,7 +12,7 @@ from tputfind.worker.devices.accelerator import SHORT_BYTES, Accelerator, Events
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
 
-_TF32_CAPABILITY: Final = (8, 0)
+_CAPABILITIES: Final = dict.fromkeys(("tf32", "bf16", "amp-bf16", "int8"), (8, 0)) | {"fp8": (8, 9)}
 _POWER_CAP: Final = 0x4
 """NVML's bit for a clock reduced by the power limit; both names of the function return it."""
 
@@ -65,10 +65,12 @@ class Cuda(Accelerator):
             cuda_allocator.apply_conf(self._conf)
 
     def refusal(self, dtype: str) -> str | None:
-        """Return why the GPU cannot compute in ``dtype``: TF32 and bfloat16 need compute capability 8.0."""
+        """Return why the GPU cannot compute in ``dtype``: its compute capability is too low."""
         capability = torch.cuda.get_device_capability(self._index)
-        if dtype in ("tf32", "bf16", "amp-bf16") and torch.version.hip is None and capability < _TF32_CAPABILITY:
-            return f"it needs compute capability 8.0, and this device has {capability[0]}.{capability[1]}"
+        needed = _CAPABILITIES.get(dtype, capability)
+        if torch.version.hip is None and capability < needed:
+            has, needs = (".".join(map(str, one)) for one in (capability, needed))
+            return f"it needs compute capability {needs}, and this device has {has}"
         return None
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:

@@ -23,6 +23,7 @@ def software() -> dict[str, str | int | None]:
         "torchvision": version_of("torchvision"),
         "timm": version_of("timm"),
         "transformers": version_of("transformers"),
+        "torchao": version_of("torchao"),
         "python": platform.python_version(),
         "host": f"{platform.system()} {kernel} {platform.machine()}",
         "cpu_name": cpu_name(),
