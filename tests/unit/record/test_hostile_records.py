@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from tputfind.errors import BadRecord
 from tputfind.record.record import Record, decode_record
 from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.report import snippet
+from tputfind.report.charts import draw
 from tputfind.report.document import Code, Document, Sentences
 from tputfind.report.renderers.csv import spreadsheet_text
 from tputfind.report.renderers.markdown import render_markdown
@@ -173,6 +175,15 @@ COMMANDS = {
     "resume-asked": ["--resume", "x.json", "resnet50", "--device", "nowhere"],
     "resume": ["--resume", "x.json", "--save", "o.csv", "--save", "o.md", "--save", "o.html"],
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plots_drawn_once():
+    """Draw equal plots once: a record that differs in one value changes few of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("inline", "image"):
+            patch.setattr(draw, name, cache(getattr(draw, name)))
+        yield
 
 
 def invoked(command: str, data: bytes) -> tuple[int, str, list[bytes]]:

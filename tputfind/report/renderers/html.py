@@ -1,12 +1,19 @@
 """Convert a document to a page: a single self-contained HTML file."""
 
+from __future__ import annotations
+
 import base64
 import hashlib
+from functools import cache
 from importlib import resources
+from typing import TYPE_CHECKING
 
 from tputfind.report.charts import draw
 from tputfind.report.charts.draw import DARK, LIGHT
 from tputfind.report.document import Document, attempt
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 
 def render_html(document: Document) -> bytes:
@@ -14,12 +21,10 @@ def render_html(document: Document) -> bytes:
 
     All text from a result is escaped. The only script is ours, named by its hash, so that a browser runs no other.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     script = part("page.js")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    text = environment.from_string(part("page.html.jinja")).render(
+    text = _template().render(
         page=document,
         kind_of=lambda section: type(section).__name__,
         draw=lambda chart: attempt("this plot", lambda: draw.inline(chart)),
@@ -31,6 +36,15 @@ def render_html(document: Document) -> bytes:
     )
     # UTF-8 cannot encode lone surrogates, which a file's name may hold.
     return text.encode(errors="replace")
+
+
+@cache
+def _template() -> Template:
+    """Return the template of pages; it is compiled once a process."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(part("page.html.jinja"))
 
 
 def part(name: str) -> str:
