@@ -12,23 +12,35 @@ ENVIRONMENT = command.ENVIRONMENT | {"MALLOC_MMAP_THRESHOLD_": "131072"}
 """Map each memory block separately: the gaps that a heap keeps differ between processes."""
 
 _LOOP = """
-import importlib.util, json, sys
+import importlib.util, json, os, signal, sys
 import torch, torch._dynamo
 from tputfind.worker.devices.cpu import Cpu
 from tputfind.worker.devices import failure_of
 about = importlib.util.spec_from_file_location("script", sys.argv[1])
 script = importlib.util.module_from_spec(about)
 about.loader.exec_module(script)
+limit_bytes = int(sys.argv[4])
+*others, last = json.loads(sys.argv[2])
+for size in others:
+    pid = os.fork()
+    if not pid:
+        last = size
+        break
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if limit_bytes and status == -signal.SIGSEGV:
+        print("null", flush=True)
+    elif status:
+        sys.exit(status)
 device = Cpu()
-device.limit_memory(int(sys.argv[4]) or None)
+device.limit_memory(limit_bytes or None)
 try:
-    seconds = script.loop(int(sys.argv[2]), int(sys.argv[3]), *sys.argv[5:])
+    seconds = script.loop(last, int(sys.argv[3]), *sys.argv[5:])
 except (RuntimeError, MemoryError) as error:
-    failure = failure_of(error, device, int(sys.argv[2]))
+    failure = failure_of(error, device, last)
     assert failure.kind == "out_of_memory", failure
     seconds = None
 device.lift_limit()
-print(json.dumps(seconds))
+print(json.dumps(seconds), flush=True)
 """
 
 
@@ -42,24 +54,24 @@ def ranks_take(script: str, batch_size: int, limit_bytes: int = 0, ranks: int = 
         program.write(f"{own_cores}\n{_LOOP}\nif seconds is None: os._exit(3)\nos._exit(0)")
         program.flush()
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", f"{ranks}"]
-        arguments = [*launcher, program.name, script, *map(str, (batch_size, 3, limit_bytes))]
+        arguments = [*launcher, program.name, script, *map(str, ([batch_size], 3, limit_bytes))]
         done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     assert done.returncode == 0 or "exitcode  : 3" in done.stderr, done.stderr
     return done.returncode == 0
 
 
 def step_seconds(
-    script: str, batch_size: int, steps: int = 3, limit_bytes: int = 0, where: tuple[str, ...] = ()
-) -> list[float] | None:
-    """Return the seconds of each step of a script's own loop; None if it runs out of memory.
+    script: str, *batch_sizes: int, steps: int = 3, limit_bytes: int = 0, where: tuple[str, ...] = ()
+) -> list[list[float] | None]:
+    """Return the seconds of each step of a script's own loop at each batch size; None if it runs out of memory.
 
-    On the CPU, a crash under a limit counts as out of memory: not every library checks its allocations. ``where`` may
-    name another device.
+    Each batch size has a process, all forked from the one that imported the script. On the CPU, a crash under a limit
+    counts as out of memory: not every library checks its allocations. ``where`` may name another device.
     """
-    arguments = [sys.executable, "-c", _LOOP, script, *map(str, (batch_size, steps, limit_bytes)), *where]
+    arguments = [sys.executable, "-c", _LOOP, script, *map(str, (list(batch_sizes), steps, limit_bytes)), *where]
     done = subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
     if limit_bytes and done.returncode == -signal.SIGSEGV:
-        return None
+        return [*found, None]
     assert done.returncode == 0, done.stderr
-    seconds: list[float] | None = json.loads(done.stdout)
-    return seconds
+    return found
