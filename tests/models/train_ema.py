@@ -9,7 +9,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import tputfind
 
-TIMES, PATCHES, WIDTH = 4, 4096, 128
+TIMES, PATCHES, WIDTH = 4, 16384, 32
 
 
 class Trainer:

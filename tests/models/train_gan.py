@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as judge
 
 import tputfind
 
-PATCHES, WIDTH = 16384, 128
+PATCHES, WIDTH = 65536, 32
 
 
 class Gan:
