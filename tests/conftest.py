@@ -39,11 +39,11 @@ def kept(tmp_path_factory):
     """Return one server that forks a process for every question of all tests; see support.command."""
     from support.command import Kept
 
-    kept = Kept()
-    with contextlib.chdir(tmp_path_factory.mktemp("server")):
-        kept.preload("torch")  # start it now, before a test changes the folder or the environment
+    folder = tmp_path_factory.mktemp("server")
+    with contextlib.chdir(folder):
+        kept = Kept(folder / "place.json")
     yield kept
-    kept.close()
+    kept.end()
 
 
 @pytest.fixture(scope="session")

@@ -26,17 +26,18 @@ def installed():
 
 
 @pytest.fixture(scope="module")
-def ask(installed):
-    """Run the command in this process, with one server that can import the backend by name."""
-    kept = Kept(variables={"HOSTDEV_MEMORY_MIB": installed["HOSTDEV_MEMORY_MIB"]})
+def ask(tmp_path_factory):
+    """Run the command in this process, with one server that can import the backend by name; ``lie`` names a defect."""
+    variables = {"HOSTDEV_MEMORY_MIB": "1024"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(backend.built()), *sys.path])
+        kept = Kept(tmp_path_factory.mktemp("server") / "place.json")
 
-    def found(folder, *arguments):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "path", [str(backend.built()), *sys.path])
-            return kept.run(folder, *arguments)
+        def found(folder, *arguments, lie=""):
+            return kept.run(folder, *arguments, variables=variables | {"HOSTDEV_LIE": lie})
 
-    yield found
-    kept.close()
+        yield found
+    kept.end()
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +133,8 @@ def test_training_runs_too(tmp_path, ask):
         ("counters", "events", "its allocator does not count a tensor that is there"),
     ],
 )
-def test_device_defects_are_detected_avoided_and_reported(tmp_path, installed, lie, clock, told):
-    lying = installed | {"HOSTDEV_LIE": lie}
-    ran = run(tmp_path, f"{MODELS}/plain.py:mebibytes", "--device", "hostdev", *ONE_ROW[:2], *QUICK, environment=lying)
+def test_device_defects_are_detected_avoided_and_reported(tmp_path, ask, lie, clock, told):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:mebibytes", "--device", "hostdev", *ONE_ROW[:2], *QUICK, lie=lie)
     assert ran.status == 0, ran.err
     record = ran.record()
     environment = record.environment
@@ -150,29 +150,26 @@ def test_device_defects_are_detected_avoided_and_reported(tmp_path, installed, l
     assert told in " ".join(ran.out.split())
 
 
-def test_a_device_that_does_not_wait_is_not_measured(tmp_path, installed):
-    lying = installed | {"HOSTDEV_LIE": "synchronize"}
-    ran = run(tmp_path, "resnet18", "--device", "hostdev", "--quiet", *ONE_ROW, environment=lying)
+def test_a_device_that_does_not_wait_is_not_measured(tmp_path, ask):
+    ran = ask(tmp_path, "resnet18", "--device", "hostdev", "--quiet", *ONE_ROW, lie="synchronize")
 
     assert ran.status == 3
     assert len(ran.err.splitlines()) == 1
     assert "hostdev:0 cannot be timed: synchronize returns before the device has done its work" in ran.err
 
 
-def test_by_the_host_clock_a_row_takes_as_long_as_its_work(tmp_path, installed):
+def test_by_the_host_clock_a_row_takes_as_long_as_its_work(tmp_path, ask):
     """10 ms a sample, and 4 samples."""
     asked = (f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-sizes", 4, *QUICK)
-    record = measured(tmp_path, *asked, environment=installed | {"HOSTDEV_LIE": "no_events"})
+    record = ask(tmp_path, *asked, lie="no_events").record()
 
     (row,) = record.rows
     assert row.timings[0].one_window
     assert min(row.device_ms) == pytest.approx(40, rel=0.1)
 
 
-def test_device_without_counters_refuses_a_memory_limit(tmp_path, installed):
-    lying = installed | {"HOSTDEV_LIE": "counters"}
-    asked = ("resnet18", "--device", "hostdev", "--memory-limit", "100MiB", "--quiet")
-    ran = run(tmp_path, *asked, environment=lying)
+def test_device_without_counters_refuses_a_memory_limit(tmp_path, ask):
+    ran = ask(tmp_path, "resnet18", "--device", "hostdev", "--memory-limit", "100MiB", "--quiet", lie="counters")
 
     assert ran.status == 2
     assert "--memory-limit: hostdev:0 cannot be held to less memory than it has" in ran.err
@@ -222,10 +219,10 @@ def test_autoloaded_device_is_listed_and_chosen_by_auto(tmp_path, autoloaded):
 
 
 @pytest.mark.parametrize("lie", ["", "no_events"])
-def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, installed, lie):
+def test_clocks_times_a_batch_by_whatever_clocks_it_has(tmp_path, ask, lie):
     asked = ("clocks", f"{MODELS}/plain.py:sleeps", "--device", "hostdev", "--batch-size", 2, "--repeats", 6)
     few = ("--drop", 1, "--warmup", 1, "--save", "all.json")
-    ran = run(tmp_path, *asked, *few, environment=installed | {"HOSTDEV_LIE": lie})
+    ran = ask(tmp_path, *asked, *few, lie=lie)
     assert ran.status == 0, ran.err
     found = msgspec.json.decode((tmp_path / "all.json").read_bytes(), type=Methods)
 

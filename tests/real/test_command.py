@@ -222,7 +222,7 @@ def test_find_in_python_needs_no_main_guard(tmp_path):
     assert len(list((tmp_path / "kept").glob("*.json"))) == 1
 
 
-def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_path, kept, monkeypatch):
+def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_path, ask, kept, monkeypatch):
     monkeypatch.chdir(tmp_path)
     quick = {"batch_sizes": [1, 2], "batches": 10, "processes": 1}
     model = f"{MODELS}/plain.py:keyword_inputs"
@@ -235,7 +235,7 @@ def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_p
     assert kinds == [(dtype, layout, 2) for dtype in ("fp32", "bf16") for layout in ("nchw", "nhwc")]
     assert len(found.frame()) == 8
     paths = sorted((tmp_path / "kept").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-    shown = run(tmp_path, "report", *paths, "--save", "again.md")
+    shown = ask(tmp_path, "report", *paths, "--save", "again.md")
     assert repr(found).split() == shown.out.split()
     assert (tmp_path / "all.md").read_bytes() == (tmp_path / "again.md").read_bytes()
 

@@ -21,8 +21,8 @@ ENDS_EARLY = ("--tolerance", "30%", "--budget", "30s")
 """A wide tolerance, within which equal models are soon known to be the same."""
 
 
-def test_slower_model_is_reported_with_interval_and_fails_the_gate(tmp_path):
-    ran = run(tmp_path, *RUN, OLD, SLOWER, "--fail-slower", "5%", "--save", "all.json", "--save", "pr.md")
+def test_slower_model_is_reported_with_interval_and_fails_the_gate(tmp_path, ask):
+    ran = ask(tmp_path, *RUN, OLD, SLOWER, "--fail-slower", "5%", "--save", "all.json", "--save", "pr.md")
 
     (saved,) = json.loads((tmp_path / "all.json").read_text())
     (row,) = saved["rows"]
@@ -39,8 +39,8 @@ def test_slower_model_is_reported_with_interval_and_fails_the_gate(tmp_path):
     assert "in turn: " in ran.out
 
 
-def test_equal_model_passes_the_gate_early(tmp_path):
-    ran = run(tmp_path, *RUN, OLD, OLD, "--fail-slower", "10%", "--batch-sizes", "1,8", "--save", "all.json")
+def test_equal_model_passes_the_gate_early(tmp_path, ask):
+    ran = ask(tmp_path, *RUN, OLD, OLD, "--fail-slower", "10%", "--batch-sizes", "1,8", "--save", "all.json")
 
     (saved,) = json.loads((tmp_path / "all.json").read_text())
     assert ran.status == 0, ran.err
@@ -48,8 +48,8 @@ def test_equal_model_passes_the_gate_early(tmp_path):
     assert saved["seconds"] < 55
 
 
-def test_two_recipes_of_one_model_are_compared(tmp_path):
-    ran = run(tmp_path, *RUN, "resnet18", "--image-size", 32, "--layout", "nchw,nhwc", "--budget", "15s")
+def test_two_recipes_of_one_model_are_compared(tmp_path, ask):
+    ran = ask(tmp_path, *RUN, "resnet18", "--image-size", 32, "--layout", "nchw,nhwc", "--budget", "15s")
 
     assert ran.status == 0, ran.err
     assert "resnet18 fp32 nchw eager and fp32 nhwc eager on " in ran.out
@@ -63,9 +63,9 @@ def test_models_too_large_together_take_turns(tmp_path):
     assert "ambiguous" in ran.out or "same" in ran.out
 
 
-def test_batch_failing_in_new_is_regression_and_other_batches_are_judged(tmp_path):
+def test_batch_failing_in_new_is_regression_and_other_batches_are_judged(tmp_path, ask):
     arguments = (OLD, f"{FILE}:fails", "--batch-sizes", "8,16", "--save", "all.json", "--budget", "30s")
-    ran = run(tmp_path, *RUN, *arguments, "--fail-slower", "10%")
+    ran = ask(tmp_path, *RUN, *arguments, "--fail-slower", "10%")
 
     (saved,) = json.loads((tmp_path / "all.json").read_text())
     assert ran.status == 1, ran.err
@@ -73,8 +73,8 @@ def test_batch_failing_in_new_is_regression_and_other_batches_are_judged(tmp_pat
     assert "error in NEW" in ran.out
 
 
-def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
-    ran = run(tmp_path, *RUN, OLD, f"{FILE}:fails", "--batch-sizes", "16")
+def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path, ask):
+    ran = ask(tmp_path, *RUN, OLD, f"{FILE}:fails", "--batch-sizes", "16")
 
     assert ran.status == 5
     assert "in_turn.py:fails fails at batch 16: ValueError: no more than 8, please" in ran.err
@@ -82,8 +82,8 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
 
 
 @pytest.mark.parametrize("factory", ["needs_grad", "step"])
-def test_models_requiring_autograd_are_compared(tmp_path, factory):
-    ran = run(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", *ENDS_EARLY)
+def test_models_requiring_autograd_are_compared(tmp_path, ask, factory):
+    ran = ask(tmp_path, *RUN, f"{FILE}:{factory}", f"{FILE}:{factory}", *ENDS_EARLY)
 
     assert ran.status == 0, ran.err
 
@@ -99,16 +99,16 @@ def test_models_requiring_autograd_are_compared(tmp_path, factory):
         ((OLD, "no/such.py:make"), "no/such.py"),
     ],
 )
-def test_impossible_comparison_in_turn_is_refused_in_one_line(tmp_path, arguments, line):
-    ran = run(tmp_path, *RUN, *arguments)
+def test_impossible_comparison_in_turn_is_refused_in_one_line(tmp_path, ask, arguments, line):
+    ran = ask(tmp_path, *RUN, *arguments)
 
     assert ran.status == 2
     assert line in ran.err
     assert len(ran.err.strip().splitlines()) == 1
 
 
-def test_measurement_options_with_records_are_refused(tmp_path):
-    ran = run(tmp_path, "compare", "old.json", "new.json", "--dtype", "fp16", "--budget", "1min")
+def test_measurement_options_with_records_are_refused(tmp_path, ask):
+    ran = ask(tmp_path, "compare", "old.json", "new.json", "--dtype", "fp16", "--budget", "1min")
 
     assert ran.status == 2
     assert "--dtype, --budget: records hold what was measured; --run measures anew" in ran.err

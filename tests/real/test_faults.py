@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.command import ENVIRONMENT, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command
 from support.folders import MODELS
 
 
@@ -181,11 +181,11 @@ def test_a_pattern_that_no_name_matches_is_one_short_line(tmp_path, ask, pattern
     assert (ran.err.count("\n"), "\x1b" in ran.err, len(ran.err) < 200) == (1, False, True)
 
 
-def test_record_of_overlong_model_name_has_valid_file_name(tmp_path):
+def test_record_of_overlong_model_name_has_valid_file_name(tmp_path, ask):
     factory = f"make_{'x' * 3000}"
     (tmp_path / "mine.py").write_text(f"from torch import nn\ndef {factory}(): return nn.Identity()\n")
 
-    ran = run(tmp_path, f"mine.py:{factory}", "--input-size", 2, "--batch-sizes", 1, "--device", "cpu", *QUICK)
+    ran = ask(tmp_path, f"mine.py:{factory}", "--input-size", 2, "--batch-sizes", 1, "--device", "cpu", *QUICK)
 
     assert ran.status == 0, ran.err
     assert ran.record().spec.model == f"mine.py:{factory}"
@@ -281,10 +281,10 @@ def test_an_interruption_while_it_imports_is_one_line(tmp_path, number):
     assert (done.stdout, done.returncode) == ("", 130)
 
 
-def test_missing_import_in_user_package_is_shown_as_such(tmp_path):
+def test_missing_import_in_user_package_is_shown_as_such(tmp_path, ask):
     (tmp_path / "mine.py").write_text("import not_installed_anywhere\n")
 
-    ran = run(tmp_path, "mine:make", "--quiet")
+    ran = ask(tmp_path, "mine:make", "--quiet")
 
     assert ran.status == 5
     assert "No module named 'not_installed_anywhere'" in ran.err

@@ -29,10 +29,10 @@ def records(folder):
     return [tputfind.load_record(path) for path in sorted((folder / "results").glob("*.json"))]
 
 
-def test_each_job_runs_on_next_free_device_in_one_table(tmp_path):
+def test_each_job_runs_on_next_free_device_in_one_table(tmp_path, ask):
     models = ("squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5")
     asked = ("--image-size", 64, "--batch-sizes", 1, "--dtype", "fp32,bf16", *QUICK)
-    ran = run(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--save", "all.csv")
+    ran = ask(tmp_path, *models, *asked, "--device", "cpu:0,cpu:1", "--save", "all.csv")
 
     assert ran.status == 0, ran.err
     table = pandas.read_csv(tmp_path / "all.csv", dtype=KINDS)
@@ -47,9 +47,9 @@ def test_each_job_runs_on_next_free_device_in_one_table(tmp_path):
     assert len(records(tmp_path)) == 6
 
 
-def test_devices_work_at_the_same_time_each_on_one_job(tmp_path):
+def test_devices_work_at_the_same_time_each_on_one_job(tmp_path, ask):
     asked = (*SLOWLY[:1], "--batch-sizes", 40, "--batches", 12, "--processes", 1, "--dtype", "fp32,bf16,fp16,amp-bf16")
-    ran = run(tmp_path, *asked, "--device", "cpu:0,cpu:1")
+    ran = ask(tmp_path, *asked, "--device", "cpu:0,cpu:1")
 
     assert ran.status == 0, ran.err
     done = records(tmp_path)
@@ -100,9 +100,9 @@ def test_failing_device_is_removed_and_its_job_redone_elsewhere(tmp_path):
     assert out.count(" on ") >= 2
 
 
-def test_a_model_that_fails_takes_no_device_out(tmp_path):
+def test_a_model_that_fails_takes_no_device_out(tmp_path, ask):
     models = (f"{MODELS}/plain.py:fails", SLEEPS)
-    ran = run(tmp_path, *models, "--batch-sizes", 1, *QUICK, "--device", "cpu:0,cpu:1")
+    ran = ask(tmp_path, *models, "--batch-sizes", 1, *QUICK, "--device", "cpu:0,cpu:1")
 
     assert ran.status == 5, ran.err
     assert "taken out" not in ran.err
@@ -129,11 +129,11 @@ def make():
 )
 
 
-def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path):
+def test_an_error_while_all_are_busy_leaves_the_report_of_each_alone(tmp_path, ask):
     """Remove the model file once both processes of the first batch size have read it: the second one fails."""
     (tmp_path / "net.py").write_text(GOES_AWAY)
     asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
-    ran = run(tmp_path, *asked, "--save", "all.csv")
+    ran = ask(tmp_path, *asked, "--save", "all.csv")
 
     assert ran.status == 2, ran.err
     assert "there is no file" in ran.err
@@ -154,21 +154,21 @@ def make():
 )
 
 
-def test_device_failing_while_all_busy_is_reported_and_not_planned_with(tmp_path):
+def test_device_failing_while_all_busy_is_reported_and_not_planned_with(tmp_path, ask):
     (tmp_path / "net.py").write_text(FAILS_LATER)
     asked = ("net.py:make", "--input-size", 8, "--batch-sizes", "1,2", *QUICK, "--device", "cpu:0,cpu:1", "--all-busy")
-    ran = run(tmp_path, *asked)
+    ran = ask(tmp_path, *asked)
 
     assert ran.status == 5, ran.err
     assert "no more of this" in ran.err
     assert "(cpu:1)" in ran.out
     paths = sorted((tmp_path / "results").glob("*.json"))
-    sized = run(tmp_path, "size", *paths, "--rate", 5000, "--slo", "50ms")
+    sized = ask(tmp_path, "size", *paths, "--rate", 5000, "--slo", "50ms")
     assert sized.status == 0, sized.err
     assert "planned with devices alone" in sized.err
 
 
-def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path):
+def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path, ask):
     longer = ("--batch-sizes", "4,8", "--batches", 60, "--warmup", 1, "--processes", 2)
     asked = (SLEEPS, *longer, "--dtype", "fp32,bf16,fp16,amp-bf16")
     with subprocess.Popen(
@@ -195,7 +195,7 @@ def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path):
     assert len(begun) == 2
     for path in begun:
         assert tputfind.load_record(path).finished is None
-        ran = run(tmp_path, "--resume", path)
+        ran = ask(tmp_path, "--resume", path)
         assert ran.status == 0, ran.err
         after = tputfind.load_record(path)
         assert after.finished is not None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.command import QUICK, run
+from support.command import QUICK
 from torch import nn
 from torch.export import Dim
 
@@ -286,24 +286,24 @@ def test_programs_of_pure_data_are_loaded(tmp_path):
     assert found["turned"].shape == (4, 3)
 
 
-def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path):
+def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path, ask):
     exported(tmp_path / "model.pt2")
     rewritten(tmp_path / "model.pt2", TRICKS["example inputs"][0])
     asked = ("model.pt2", "--device", "cpu", "--batch-sizes", "1", "--quiet", *QUICK)
 
-    refused = run(tmp_path, *asked)
+    refused = ask(tmp_path, *asked)
 
     assert refused.status == 2, refused.err
     assert "data/sample_inputs/model.pt holds more than tensors and plain values" in refused.err
     assert len(refused.err.splitlines()) == 1
     assert not (tmp_path / "ran").exists()
-    run(tmp_path, *asked, "--trust-model-file")
+    ask(tmp_path, *asked, "--trust-model-file")
     assert (tmp_path / "ran").exists()
 
 
 def test_record_claiming_trust_is_not_believed(tmp_path, ask):
     exported(tmp_path / "model.pt2")
-    run(tmp_path, tmp_path / "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
+    ask(tmp_path, tmp_path / "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
     (record,) = (tmp_path / "results").glob("*.json")
     held = json.loads(record.read_text())
     held["finished"], held["spec"]["trust_model_file"] = None, True
@@ -318,18 +318,18 @@ def test_record_claiming_trust_is_not_believed(tmp_path, ask):
     assert not (tmp_path / "ran").exists()
 
 
-def test_weights_that_run_code_are_refused_and_the_flag_loads_them(tmp_path):
+def test_weights_that_run_code_are_refused_and_the_flag_loads_them(tmp_path, ask):
     held = {"state_dict": {}, "by": Hostile()}
     torch.save(held, tmp_path / "mine.pth")
     asked = ("resnet18", "--weights", "mine.pth", "--device", "cpu", "--image-size", 64, "--batch-sizes", "1", *QUICK)
 
-    refused = run(tmp_path, *asked)
+    refused = ask(tmp_path, *asked)
 
     assert refused.status == 2, refused.err
     assert "--weights: mine.pth is not loaded: it holds more than tensors" in refused.err
     assert "--trust-model-file" in refused.err
     assert not (tmp_path / "ran").exists()
-    run(tmp_path, *asked, "--trust-model-file")
+    ask(tmp_path, *asked, "--trust-model-file")
     assert (tmp_path / "ran").exists()
 
 

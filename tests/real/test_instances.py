@@ -9,7 +9,7 @@ import time
 
 import psutil
 import pytest
-from support.command import EDGE, ENVIRONMENT, children_at_work, command, run
+from support.command import EDGE, ENVIRONMENT, children_at_work, command
 from support.folders import MODELS
 
 import tputfind
@@ -87,9 +87,9 @@ def test_interruption_leaves_no_instance_behind(tmp_path):
     assert not psutil.wait_procs(started, timeout=5)[1]
 
 
-def test_comparison_of_one_and_two_instances_is_certain(tmp_path):
+def test_comparison_of_one_and_two_instances_is_certain(tmp_path, ask):
     arguments = ("compare", "--run", f"{FILE}:sleeps", "--device", "cpu", "--instances", "1,2", "--batch-sizes", 4)
-    ran = run(tmp_path, *arguments, "--budget", "60s", "--save", "found.json", "--quiet")
+    ran = ask(tmp_path, *arguments, "--budget", "60s", "--save", "found.json", "--quiet")
 
     assert ran.status == 0, ran.err
     (row,) = tputfind.load(tmp_path / "found.json").rows
@@ -97,9 +97,9 @@ def test_comparison_of_one_and_two_instances_is_certain(tmp_path):
     assert row.ratio == pytest.approx(2, rel=0.1)
 
 
-def test_race_is_won_by_two_instances(tmp_path):
+def test_race_is_won_by_two_instances(tmp_path, ask):
     arguments = ("tune", f"{FILE}:sleeps", "--device", "cpu", "--mode", "eager", "--batch-sizes", 8, "--no-save")
-    ran = run(tmp_path, *arguments, "--budget", "80s", "--save", "race.json", "--quiet", timeout_s=200)
+    ran = ask(tmp_path, *arguments, "--budget", "80s", "--save", "race.json", "--quiet")
 
     assert ran.status == 0, ran.err
     race = tputfind.load(tmp_path / "race.json")

@@ -70,8 +70,8 @@ def test_cublas_error_at_one_batch_size_is_a_kernel_limit(tmp_path, ask):
     assert "num_batches)`" in failed[0].failure.traceback
 
 
-def test_an_error_of_cublas_that_does_not_come_back_is_no_limit(tmp_path):
-    ran = run(tmp_path, f"{MODELS}/plain.py:fails_in_cublas_once_above_4", "--max-batch", 16, *QUICK)
+def test_an_error_of_cublas_that_does_not_come_back_is_no_limit(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:fails_in_cublas_once_above_4", "--max-batch", 16, *QUICK)
 
     assert ran.status == 0, ran.err
     record = ran.record()
@@ -110,7 +110,7 @@ def test_process_finishing_too_early_has_died(tmp_path, ask):
     assert "Traceback" not in ran.err
 
 
-def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
+def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path, ask):
     """The kernel kills a process the same way if the machine runs out of memory."""
     killed = []
 
@@ -128,7 +128,7 @@ def test_a_process_that_is_killed_from_outside_costs_one_trial(tmp_path):
     killer = threading.Thread(target=kill_all_who_wait)
     killer.start()
     try:
-        ran = run(tmp_path, f"{MODELS}/plain.py:waits_to_be_killed_above_4", *QUICK)
+        ran = ask(tmp_path, f"{MODELS}/plain.py:waits_to_be_killed_above_4", *QUICK)
     finally:
         over.set()
         killer.join()

@@ -10,7 +10,6 @@ from support import bare
 from support.command import EDGE, QUICK, run
 from support.folders import MODELS
 
-import tputfind
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
 from tputfind.worker.lightning import optimizers_of
@@ -152,10 +151,10 @@ def test_lightning_is_imported_once_for_all_processes():
     assert "lightning" in slow_imports()  # this process has imported it, as an inspecting one does
 
 
-def test_find_trains_a_live_module():
+def test_find_trains_a_live_module(kept):
     quick = {"device": "cpu", "batches": 5, "warmup": 1, "processes": 1, "batch_sizes": [4]}
 
-    trained = tputfind.find(lit.Classifier(), inputs=lit.pair_of, phase="train", **quick)
+    trained = kept.find(lit.Classifier(), inputs=lit.pair_of, phase="train", **quick)
 
     assert [row.status for row in trained.rows] == ["ok"]
     assert trained.input_shape == "32+1"

@@ -70,7 +70,7 @@ class Knows(nn.Module):
         return self.layers(x)
 
 
-def test_live_module_is_measured_with_its_weights_and_unchanged():
+def test_live_module_is_measured_with_its_weights_and_unchanged(kept):
     module = Knows().train()
     module(torch.randn(4, 8)).sum().backward()
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -78,7 +78,7 @@ def test_live_module_is_measured_with_its_weights_and_unchanged():
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # without a GPU, no warning about its memory
-        record = tputfind.find(module, inputs=lambda batch: torch.randn(batch, 8), **ONE)
+        record = kept.find(module, inputs=lambda batch: torch.randn(batch, 8), **ONE)
 
     assert (record.spec.model, record.input_shape, record.parameters) == ("Knows (live)", "8", 88)
     assert [row.output.result for row in record.rows] == ["small", "right"]
@@ -106,14 +106,14 @@ class Adds(nn.Module):
     ],
     ids=["a class", "a partial"],
 )
-def test_module_builder_is_called_in_the_measuring_processes(model, given, name):
-    record = tputfind.find(model, **given, **ONE)
+def test_module_builder_is_called_in_the_measuring_processes(model, given, name, kept):
+    record = kept.find(model, **given, **ONE)
 
     assert record.spec.model == name
     assert [row.status for row in record.rows] == ["ok", "ok"]
 
 
-def test_closure_travels_with_its_variables():
+def test_closure_travels_with_its_variables(kept):
     width, table = 5, torch.arange(5.0)
 
     def build():
@@ -121,7 +121,7 @@ def test_closure_travels_with_its_variables():
         layer.register_buffer("table", table)
         return layer
 
-    record = tputfind.find(build, inputs=lambda batch: table.expand(batch, width).clone(), phase="train", **ONE)
+    record = kept.find(build, inputs=lambda batch: table.expand(batch, width).clone(), phase="train", **ONE)
 
     assert record.spec.model.endswith("build (live)")
     assert record.parameters == 12
@@ -177,13 +177,13 @@ def test_a_function_that_imports_torch_itself_leaves_this_process_without_it(tmp
     assert script(tmp_path, program) == "8 False\n"
 
 
-def test_it_has_the_edge_of_the_same_model_from_a_factory(children):
+def test_it_has_the_edge_of_the_same_model_from_a_factory(kept):
     limited = QUICK | {"memory_limit": "290MiB", "max_latency": "none"}
     module, inputs = plain.blocks_of_their_own()
 
-    of_a_factory = children.find(f"{MODELS}/plain.py:blocks_of_their_own", **limited)
-    of_a_module = tputfind.find(module, inputs=inputs, **limited)
-    of_a_function = tputfind.find(plain.blocks_of_their_own, **limited)
+    of_a_factory = kept.find(f"{MODELS}/plain.py:blocks_of_their_own", **limited)
+    of_a_module = kept.find(module, inputs=inputs, **limited)
+    of_a_function = kept.find(plain.blocks_of_their_own, **limited)
 
     assert of_a_factory.edge.limited_by == "memory"
     assert of_a_module.edge == of_a_function.edge == of_a_factory.edge
@@ -201,7 +201,7 @@ class Holds(nn.Module):
         return self.inner(x)
 
 
-def test_unpicklable_part_is_named_in_one_line(tmp_path):
+def test_unpicklable_part_is_named_in_one_line(tmp_path, kept):
     lock = threading.Lock()
     with (tmp_path / "log").open("w") as file:
         cases = {
@@ -211,7 +211,7 @@ def test_unpicklable_part_is_named_in_one_line(tmp_path):
         }
         for named, model in cases.items():
             with pytest.raises(BadRequest, match="cannot travel to another process") as refusal:
-                tputfind.find(model, input_size=(2,), **ONE)
+                kept.find(model, input_size=(2,), **ONE)
 
             assert named in refusal.value.message
             assert "\n" not in refusal.value.message
@@ -255,26 +255,26 @@ def test_unimportable_module_is_named(tmp_path):
         (3, {}, "model: 3 is a int, not a name, module or function"),
     ],
 )
-def test_missing_or_duplicate_input_is_refused_in_one_line(model, given, says):
+def test_missing_or_duplicate_input_is_refused_in_one_line(model, given, says, kept):
     with pytest.raises(BadRequest, match=says):
-        tputfind.find(model, **given, **QUICK)
+        kept.find(model, **given, **QUICK)
 
 
-def test_failing_function_is_reported_with_its_own_traceback():
+def test_failing_function_is_reported_with_its_own_traceback(kept):
     with pytest.raises(ModelFailed, match="ZeroDivisionError") as failure:
-        tputfind.find(lambda: 1 / 0, input_size=(3,), **QUICK)
+        kept.find(lambda: 1 / 0, input_size=(3,), **QUICK)
 
     assert "<lambda>" in failure.value.traceback
     assert "tputfind/worker" not in failure.value.traceback
 
 
-def test_find_on_a_model_that_fails_shows_its_traceback_below_the_error():
+def test_find_on_a_model_that_fails_shows_its_traceback_below_the_error(kept):
     class Odd(nn.Module):
         def forward(self, x):
             return self.missing(x)
 
     with pytest.raises(ModelFailed) as failure:
-        tputfind.find(Odd(), input_size=(3,), **QUICK)
+        kept.find(Odd(), input_size=(3,), **QUICK)
 
     shown = "".join(traceback.format_exception(failure.value))
     assert "The model's own traceback:" in shown

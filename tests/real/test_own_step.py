@@ -214,15 +214,15 @@ def live_factory():
     [{"step": live_maker}, {"model": live_maker}, {"step": live_factory}],
     ids=["maker", "as a model", "factory"],
 )
-def test_find_takes_the_step_of_a_script(given):
-    record = tputfind.find(**given, **QUICKLY)
+def test_find_takes_the_step_of_a_script(given, kept):
+    record = kept.find(**given, **QUICKLY)
 
     assert [row.status for row in record.rows] == ["ok", "ok"]
     assert (record.spec.phase, record.spec.dtype) == ("step", "own")
     assert record.spec.model.endswith(" (live)")
 
 
-def test_find_takes_a_live_step_with_its_weights():
+def test_find_takes_a_live_step_with_its_weights(kept):
     layer = nn.Linear(8, 8)
     known = layer.weight.sum().item()
 
@@ -230,7 +230,7 @@ def test_find_takes_a_live_step_with_its_weights():
         assert layer.weight.sum().item() == known
         return layer(batch).square().mean()
 
-    record = tputfind.find(step=tputfind.Step(train, lambda size: torch.randn(size, 8), modules=[layer]), **QUICKLY)
+    record = kept.find(step=tputfind.Step(train, lambda size: torch.randn(size, 8), modules=[layer]), **QUICKLY)
 
     assert [row.status for row in record.rows] == ["ok", "ok"]
     assert record.input_shape == "8"

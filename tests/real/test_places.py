@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import ENVIRONMENT, QUICK, command, run
+from support.command import ENVIRONMENT, QUICK, command
 from support.folders import MODELS
 from support.records import example
 
@@ -135,10 +135,10 @@ def test_csv_to_standard_output_is_appended_and_replaces_the_table(folder):
     assert not (folder / "-.csv").exists()
 
 
-def test_a_model_with_the_longest_of_names_is_measured_and_saved(folder):
+def test_a_model_with_the_longest_of_names_is_measured_and_saved(folder, ask):
     name = "m" * 240
     shutil.copy(MODELS / "plain.py", folder / f"{name}.py")
-    ran = run(folder, f"{name}.py:keyword_inputs", "--batch-sizes", 1, *QUICK)
+    ran = ask(folder, f"{name}.py:keyword_inputs", "--batch-sizes", 1, *QUICK)
 
     assert ran.status == 0, ran.err
     assert [row.status for row in ran.record().rows] == ["ok"]

@@ -129,9 +129,10 @@ def test_more_devices_than_there_are_is_refused_in_one_line(tmp_path, ask, devic
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
     """Provide the servers of two ranks, and the file that specifies how they fail."""
-    path = tmp_path_factory.mktemp("ranks") / "fails.json"
+    folder = tmp_path_factory.mktemp("ranks")
+    path = folder / "fails.json"
     os.environ["FAILS_AS"] = str(path)
-    with closing(Kept()) as asked:
+    with closing(Kept(folder / "place.json")) as asked:
         yield asked, path
     del os.environ["FAILS_AS"]
 

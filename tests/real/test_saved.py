@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support.command import QUICK, run
+from support.command import QUICK
 from support.folders import MODELS
 from torch import nn
 from torch.export import Dim
@@ -68,10 +68,10 @@ def test_batch_on_another_axis_than_the_first_is_reported(tmp_path, ask):
     assert "the batch was taken to be axis 1 of samples of 4" in ran.out
 
 
-def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path):
+def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path, ask):
     scripted(tmp_path / "small.pt")
 
-    ran = run(tmp_path, "small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,16", *QUICK)
+    ran = ask(tmp_path, "small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,16", *QUICK)
 
     assert ran.status == 0, ran.err
     assert ran.record().parameters == 4 * 3 * 9 + 4

@@ -258,7 +258,7 @@ def test_recorded_requests_have_their_own_samples(folder):
         (("resnet50.json", "--rate", 100, "--slo", "1s", "--save", "times.csv/plan.csv"), 2, "times.csv"),
     ],
 )
-def test_wrong_size_request_is_refused_in_one_line(folder, arguments, status, message):
+def test_wrong_size_request_is_refused_in_one_line(folder, ask, arguments, status, message):
     (folder / "metered.json").write_bytes(other_kind("Small").to_json())
     (folder / "times.csv").write_text("1.0\n2.0\n")
     (folder / "prices.csv").write_text("device,price_per_hour,currency\nNVIDIA H200,cheap,EUR\nx,2,EUR\n")
@@ -269,7 +269,7 @@ def test_wrong_size_request_is_refused_in_one_line(folder, arguments, status, me
     (folder / "samples.csv").write_text("time,samples\n1,few\n")
     (folder / "falls.csv").write_text(f"time\n{times}3.5\n")
 
-    ran = run(folder, "size", *arguments)
+    ran = ask(folder, "size", *arguments)
 
     assert ran.status == status, ran.err
     assert message in ran.err

@@ -17,8 +17,8 @@ TUNE = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--batch-size
 SAVED = tuple(word for ending in ("json", "csv", "html") for word in ("--save", f"race.{ending}"))
 
 
-def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
-    ran = run(tmp_path, *TUNE, f"{FILE}:by_layout", "--budget", "60s", *SAVED)
+def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path, ask):
+    ran = ask(tmp_path, *TUNE, f"{FILE}:by_layout", "--budget", "60s", *SAVED)
 
     race = tputfind.load(tmp_path / "race.json")
     assert ran.status == 0, ran.err
@@ -34,16 +34,16 @@ def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path):
     assert record.rows == race.record.rows
     assert "fp32 nhwc eager cpu:0,8,faster,fp32 nchw eager cpu:0," in (tmp_path / "race.csv").read_text()
     assert race.seconds < 75
-    shown = run(tmp_path, "report", "race.json", "--save", "race.svg")
+    shown = ask(tmp_path, "report", "race.json", "--save", "race.svg")
     assert "Winner         fp32 nhwc eager cpu:0" in shown.out
     drawn = (tmp_path / "race.svg").read_text()
     assert "samples/s against p50 latency, ms" in drawn
     assert "Throughput against latency" in (tmp_path / "race.html").read_text()
 
 
-def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path):
+def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path, ask):
     arguments = (*TUNE[:-2], "--max-batch", 4, "--budget", "60s", "--no-save", "--save", "race.json")
-    ran = run(tmp_path, *arguments, f"{FILE}:by_batch")
+    ran = ask(tmp_path, *arguments, f"{FILE}:by_batch")
 
     assert ran.status == 0, ran.err
     _, _, front = ran.out.partition("No other variant or batch size is better in both throughput and latency")
@@ -57,8 +57,8 @@ def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path
     assert [one.latency_ms for one in race.timed] == pytest.approx([14, 16.8, 22.4], rel=0.1)
 
 
-def test_variant_that_needs_less_memory_wins_for_memory_though_it_is_slower(tmp_path):
-    ran = run(
+def test_variant_that_needs_less_memory_wins_for_memory_though_it_is_slower(tmp_path, ask):
+    ran = ask(
         tmp_path, *TUNE, f"{FILE}:keeps", "--budget", "60s", "--for", "memory", "--no-save", "--save", "race.json"
     )
 
@@ -73,8 +73,8 @@ def test_variant_that_needs_less_memory_wins_for_memory_though_it_is_slower(tmp_
     assert few.latency_ms < many.latency_ms
 
 
-def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path):
-    ran = run(tmp_path, *TUNE, f"{FILE}:no_layout", "--budget", "40s", "--no-save")
+def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path, ask):
+    ran = ask(tmp_path, *TUNE, f"{FILE}:no_layout", "--budget", "40s", "--no-save")
 
     assert ran.status == 0, ran.err
     assert "Failed         fp32 nhwc eager cpu:0: " in ran.out
@@ -83,9 +83,9 @@ def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path):
     assert not (tmp_path / "results").exists()
 
 
-def test_core_counts_are_raced_and_untried_variants_are_listed(tmp_path):
+def test_core_counts_are_raced_and_untried_variants_are_listed(tmp_path, ask):
     arguments = ("tune", f"{FILE}:old", "--device", "cpu", "--budget", "30s", "--batch-sizes", 4, "--no-save")
-    ran = run(tmp_path, *arguments, "--instances", 1, "--save", "race.json")  # two instances leave no set of one core
+    ran = ask(tmp_path, *arguments, "--instances", 1, "--save", "race.json")  # two instances leave no set of one core
 
     race = tputfind.load(tmp_path / "race.json")
     assert ran.status == 0, ran.err
@@ -96,8 +96,9 @@ def test_core_counts_are_raced_and_untried_variants_are_listed(tmp_path):
     assert race.winner.mode == "eager"
 
 
-def test_a_module_is_raced_from_python():
-    race = tputfind.tune("resnet18", image_size=32, mode="eager", device="cpu:0", batch_sizes=[1], budget="30s")
+def test_a_module_is_raced_from_python(kept):
+    with kept.in_use():
+        race = tputfind.tune("resnet18", image_size=32, mode="eager", device="cpu:0", batch_sizes=[1], budget="30s")
 
     assert race.winner in [one.spec for one in race.contenders]
     assert race.record.rows[0].samples_per_s > 0
@@ -115,23 +116,23 @@ def test_a_module_is_raced_from_python():
         ((f"{FILE}:by_layout", "--for", "speed"), "--for: 'speed' is not one of throughput, latency, memory, energy"),
     ],
 )
-def test_impossible_race_is_refused_in_one_line(tmp_path, arguments, line):
-    ran = run(tmp_path, *TUNE, *arguments)
+def test_impossible_race_is_refused_in_one_line(tmp_path, ask, arguments, line):
+    ran = ask(tmp_path, *TUNE, *arguments)
 
     assert ran.status == (3 if "energy" in arguments else 2)
     assert line in ran.err
     assert len(ran.err.strip().splitlines()) == 1
 
 
-def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path):
+def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path, ask):
     arguments = ("tune", f"{FILE}:fails", "--device", "cpu", "--batch-sizes", 16, "--budget", "60s", "--quiet")
-    ran = run(tmp_path, *arguments)
+    ran = ask(tmp_path, *arguments)
 
     assert ran.status == 5
     assert "no more than 8, please" in ran.err
 
 
-def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path):
+def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path, ask):
     asked = (*TUNE, "--layout", "nchw,nhwc", f"{FILE}:by_layout", "--budget", "10min", "--save", "race.json")
     arguments = [*command(), *(f"{one}" for one in asked if one != "--quiet")]
     process = subprocess.Popen(arguments, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
@@ -148,16 +149,16 @@ def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path):
     race = tputfind.load(tmp_path / "race.json")
     assert (race.interrupted, race.winner.layout) == (True, "nhwc")
 
-    other = run(tmp_path, *asked[:-4], "--resume", "race.json", "--for", "latency")
+    other = ask(tmp_path, *asked[:-4], "--resume", "race.json", "--for", "latency")
     assert other.status == 2
     assert "the race cannot go on here, since this differs: goal (throughput there, latency here)" in other.err
-    again = run(tmp_path, *asked[:-4], "--budget", "40s", "--resume", "race.json")
+    again = ask(tmp_path, *asked[:-4], "--budget", "40s", "--resume", "race.json")
     assert again.status == 0, again.err
     whole = tputfind.load(tmp_path / "race.json")
     assert (whole.interrupted, whole.record.finished is not None, whole.budget_s) == (False, True, 640.0)
     assert whole.contenders[1].turns.rounds[: len(race.contenders[1].turns.rounds)] == race.contenders[1].turns.rounds
 
-    once_more = run(tmp_path, *asked[:-4], "--budget", "41s", "--resume", "race.json")
+    once_more = ask(tmp_path, *asked[:-4], "--budget", "41s", "--resume", "race.json")
     assert once_more.status == 0, once_more.err
     longer = tputfind.load(tmp_path / "race.json")
     assert (longer.record, longer.budget_s) == (whole.record, 681.0)

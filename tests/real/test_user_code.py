@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.command import run
 
 from tputfind.errors import BadRequest
 from tputfind.worker.models.user_code import NO_EXIT, NO_MAIN, check_takes_nothing, module_name, without_arguments
@@ -18,14 +17,19 @@ PARSES = "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argume
 COMPLAINT = "net.py: error: the following arguments are required: --data"
 
 
-def asked(folder: Path, model: str) -> tuple[int, str]:
-    """Return the exit status of a run and its error text."""
-    ran = run(folder, model, "--input-size", 4, *QUICK)
-    assert "Traceback" not in ran.err
-    return ran.status, " ".join(ran.err.split())
+@pytest.fixture
+def asked(ask):
+    """Return a function that measures a model in a folder, and returns the exit status and the error text."""
+
+    def measure(folder: Path, model: str) -> tuple[int, str]:
+        ran = ask(folder, model, "--input-size", 4, *QUICK)
+        assert "Traceback" not in ran.err
+        return ran.status, " ".join(ran.err.split())
+
+    return measure
 
 
-def test_a_class_that_takes_arguments_is_refused_with_their_names(tmp_path):
+def test_a_class_that_takes_arguments_is_refused_with_their_names(tmp_path, asked):
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Module):\n"
@@ -38,7 +42,7 @@ def test_a_class_that_takes_arguments_is_refused_with_their_names(tmp_path):
     assert (status, said) == (2, f"tputfind: {told}")
 
 
-def test_file_with_relative_imports_is_refused_with_its_dotted_name(tmp_path):
+def test_file_with_relative_imports_is_refused_with_its_dotted_name(tmp_path, asked):
     package = tmp_path / "mine" / "nets"
     package.mkdir(parents=True)
     for folder in (package, package.parent):
@@ -55,18 +59,18 @@ def test_file_with_relative_imports_is_refused_with_its_dotted_name(tmp_path):
     assert asked(tmp_path, "mine.nets.net:make")[0] == 0
 
 
-def test_a_file_that_exports_a_model_as_it_is_imported_runs(tmp_path):
+def test_a_file_that_exports_a_model_as_it_is_imported_runs(tmp_path, asked):
     exports = "import torch\ntorch.export.export(torch.nn.Linear(4, 4), (torch.randn(2, 4),))\n"
     (tmp_path / "net.py").write_text(f"{exports}{NET}")
 
     assert asked(tmp_path, "net.py:make") == (0, "")
 
 
-def test_import_error_of_another_module_is_shown_unchanged(tmp_path):
+def test_import_error_of_another_module_is_shown_unchanged(tmp_path, ask):
     (tmp_path / "helper.py").write_text("from .layers import Layer\n")
     (tmp_path / "net.py").write_text(f"import helper\n{NET}")
 
-    ran = run(tmp_path, "net.py:make", "--input-size", 4, *QUICK)
+    ran = ask(tmp_path, "net.py:make", "--input-size", 4, *QUICK)
 
     assert ran.status == 5
     assert "attempted relative import with no known parent package" in ran.err
@@ -87,7 +91,7 @@ def test_import_error_of_another_module_is_shown_unchanged(tmp_path):
         ),
     ],
 )
-def test_code_that_ends_python_is_refused_with_its_own_complaint(tmp_path, source, told):
+def test_code_that_ends_python_is_refused_with_its_own_complaint(tmp_path, asked, source, told):
     (tmp_path / "net.py").write_text(source)
 
     status, said = asked(tmp_path, "net.py:make")
@@ -96,7 +100,7 @@ def test_code_that_ends_python_is_refused_with_its_own_complaint(tmp_path, sourc
     assert said.startswith(f"tputfind: {told}")
 
 
-def test_file_parsing_optional_arguments_is_measured(tmp_path):
+def test_file_parsing_optional_arguments_is_measured(tmp_path, asked):
     optional = PARSES.replace("required=True", "default=1")
     (tmp_path / "net.py").write_text(f"{optional}assert parser.parse_args().data == 1\n{NET}")
 

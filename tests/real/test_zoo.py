@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 import torchvision
-from support.command import QUICK, run
+from support.command import QUICK
 from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
@@ -99,13 +99,13 @@ def test_impossible_model_option_is_refused_in_one_line(tmp_path, ask, arguments
     assert len(ran.err.splitlines()) == 1
 
 
-def test_weights_from_a_file_are_used_and_recorded(tmp_path):
+def test_weights_from_a_file_are_used_and_recorded(tmp_path, ask):
     trained = torchvision.models.mobilenet_v3_small(weights=None).state_dict()
     torch.save({"state_dict": trained}, tmp_path / "mine.pth")
     asked = {"weights": str(tmp_path / "mine.pth"), "image_size": 32}
 
     built, _ = find(read_spec("mobilenet_v3_small", asked)).build()
-    ran = run(tmp_path, "mobilenet_v3_small", "--weights", "mine.pth", "--image-size", 32, "--batch-sizes", 1, *QUICK)
+    ran = ask(tmp_path, "mobilenet_v3_small", "--weights", "mine.pth", "--image-size", 32, "--batch-sizes", 1, *QUICK)
 
     assert all(torch.equal(tensor, trained[name]) for name, tensor in built.state_dict().items())
     assert ran.status == 0, ran.err
@@ -121,10 +121,10 @@ def test_a_file_that_holds_no_weights_is_refused(tmp_path, holding):
         find(read_spec("resnet18", {"weights": str(tmp_path / "broken.pth")})).build()
 
 
-def test_weights_of_another_model_are_refused(tmp_path):
+def test_weights_of_another_model_are_refused(tmp_path, ask):
     torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "other.pth")
 
-    ran = run(tmp_path, "alexnet", "--weights", "other.pth", "--quiet")
+    ran = ask(tmp_path, "alexnet", "--weights", "other.pth", "--quiet")
 
     assert ran.status == 2
     assert "other.pth holds no weights of alexnet: Error(s) in loading state_dict" in ran.err

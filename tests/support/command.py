@@ -3,18 +3,20 @@
 import contextlib
 import importlib
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import psutil
 import pytest
 
 import tputfind
+from support import follows
 from tputfind.processes.children import Children
 from tputfind.record.record import Record
 
@@ -26,7 +28,8 @@ TINY = ("--image-size", 64, "--batch-sizes", 1, *QUICK)
 
 # A checkout without installation is found from other folders too.
 _SEARCHED = [str(Path(tputfind.__file__).parents[1]), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-ENVIRONMENT = os.environ | {"COLUMNS": "100", "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _SEARCHED))}
+COLUMNS = "100"
+ENVIRONMENT = os.environ | {"COLUMNS": COLUMNS, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, _SEARCHED))}
 
 
 def children_at_work() -> list[psutil.Process]:
@@ -75,31 +78,79 @@ def measured(folder: Path, *arguments: object, environment: Mapping[str, str] | 
     return ran.record()
 
 
+STARTING = (
+    *(f"commands.{name}" for name in ("clocks", "compare", "devices", "forecast", "models", "run", "tune")),
+    *(f"runners.{name}" for name in ("compare", "find", "host", "stations", "tune")),
+    "session.forecast",
+)
+"""Modules that start servers."""
+
+
 class Kept(Children):
     """A server that outlives its commands, so that torch is imported once for all of them."""
 
+    def __init__(self, place: Path, **options: Any) -> None:
+        """Start the server now, before a test changes the environment; ``place`` is the path of a file to write."""
+        super().__init__(**{**options, "variables": {**options.get("variables", {}), follows.PLACE: str(place)}})
+        self._place = place
+        self._kept = {_key(**options): [self]}
+        assert self.preload(follows.__name__) == ""
+
     def __exit__(self, *_: object) -> None:
-        """Keep the server running."""
+        """Keep the server running, without the interruption and the time limit of this command."""
+        while self._interrupted.poll():
+            self._interrupted.recv_bytes()
+        self.end_within(None)
 
-    def or_another(self, **options: Any) -> Children:
-        """Return this server, or a new one if it needs options."""
-        return Children(**options) if any(options.values()) else self
+    def end(self) -> None:
+        """End this server, and those that were kept for other options."""
+        for servers in self._kept.values():
+            for server in servers:
+                server.close()
 
-    def run(self, folder: Path, *arguments: object) -> Ran:
+    @contextlib.contextmanager
+    def in_use(self, variables: Mapping[str, str] | None = None) -> Iterator[None]:
+        """Have a command in this folder use kept servers, each for one of those that it would start.
+
+        ``variables`` are added to the environment of their children.
+        """
+        used: list[Kept] = []
+
+        def server(live: IO[bytes] | None = None, **options: Any) -> Kept:
+            servers = self._kept.setdefault(_key(**options), [])
+            free = next((each for each in servers if each not in used), None)
+            if free is None:
+                count = sum(map(len, self._kept.values()))
+                free = Kept(self._place.with_name(f"place-{count}.json"), **options)
+                servers.append(free)
+            used.append(free)
+            path = "" if live is None else f"/proc/{os.getpid()}/fd/{live.fileno()}"
+            free._place.write_text(json.dumps([str(Path.cwd()), dict(variables or {}), path]))
+            return free
+
+        with pytest.MonkeyPatch.context() as patch:
+            for name in STARTING:
+                patch.setattr(importlib.import_module(f"tputfind.{name}"), "Children", server)
+            try:
+                yield
+            finally:
+                for each in used:
+                    each._place.unlink()
+
+    def run(
+        self, folder: Path, *arguments: object, columns: str = COLUMNS, variables: Mapping[str, str] | None = None
+    ) -> Ran:
         """Run the command in this process, as ``run`` does in a process of its own.
 
         It serves tests of models, options and devices. Start, interruption, printing and exit are visible only from
-        outside. Name model files by full path: the server keeps the working folder that it started in.
+        outside.
         """
         from tputfind.commands import main
 
         out, err, status = io.StringIO(), io.StringIO(), 0
-        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder):
-            patch.setenv("COLUMNS", ENVIRONMENT["COLUMNS"])
+        with pytest.MonkeyPatch.context() as patch, contextlib.chdir(folder), self.in_use(variables):
+            patch.setenv("COLUMNS", columns)
             patch.setattr(sys, "argv", ["tputfind", *map(str, arguments)])
-            patch.setattr("tputfind.commands.run.Children", self.or_another)
-            for name in ("clocks", "devices", "forecast", "models"):
-                patch.setattr(importlib.import_module(f"tputfind.commands.{name}"), "Children", self.or_another)
             with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 try:
                     main(prog_name="tputfind")
@@ -109,6 +160,11 @@ class Kept(Children):
 
     def find(self, *models: object, **options: Any) -> Any:
         """Run ``tputfind.find`` with this server."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("tputfind.runners.find.Children", self.or_another)
+        with self.in_use():
             return tputfind.find(*models, **options)
+
+
+def _key(
+    trust_model_file: bool = False, variables: Mapping[str, str] | None = None, cores: frozenset[int] | None = None
+) -> tuple[object, ...]:
+    return trust_model_file, *sorted((variables or {}).items()), cores
