@@ -1,4 +1,5 @@
 import contextlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,17 @@ def browser():
         pytest.skip(f"{NO_BROWSER}: {reason}")
     with started() as browser:
         yield browser
+
+
+@pytest.fixture(scope="module")
+def plots_drawn_once():
+    """Draw equal plots once: records that differ in one value change few of them."""
+    from tputfind.report.charts import draw
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("inline", "image"):
+            patch.setattr(draw, name, cache(getattr(draw, name)))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

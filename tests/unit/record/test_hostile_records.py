@@ -8,7 +8,6 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from tputfind.errors import BadRecord
 from tputfind.record.record import Record, decode_record
 from tputfind.record.untrusted import printable_json, wrong_json
 from tputfind.report import snippet
-from tputfind.report.charts import draw
 from tputfind.report.document import Code, Document, Sentences
 from tputfind.report.renderers.csv import spreadsheet_text
 from tputfind.report.renderers.markdown import render_markdown
 from tputfind.units import echo, printable
 
+pytestmark = pytest.mark.usefixtures("plots_drawn_once")
 ESCAPES = "\x1b[31m", "\x1b]52;c;aGk=\x07", "\x1b]8;;http://x\x1b\\", "\r\b\x9b2J", "\u202e\u200b\u2028", "\x00\x7f\n\t"
 DOCUMENTED = {0, 1, 2, 6}
 
@@ -175,15 +174,6 @@ COMMANDS = {
     "resume-asked": ["--resume", "x.json", "resnet50", "--device", "nowhere"],
     "resume": ["--resume", "x.json", "--save", "o.csv", "--save", "o.md", "--save", "o.html"],
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def plots_drawn_once():
-    """Draw equal plots once: a record that differs in one value changes few of them."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("inline", "image"):
-            patch.setattr(draw, name, cache(getattr(draw, name)))
-        yield
 
 
 def invoked(command: str, data: bytes) -> tuple[int, str, list[bytes]]:

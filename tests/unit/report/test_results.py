@@ -22,6 +22,7 @@ from tputfind.record.record import Edge, LimitedBy
 from tputfind.report.document import Charts
 from tputfind.report.views import tune
 
+pytestmark = pytest.mark.usefixtures("plots_drawn_once")
 MAKERS = {
     "record": example,
     "comparison": lambda: tputfind.compare(example(), example(), force=True),
