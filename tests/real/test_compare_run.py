@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 import torch
-from support.command import ENVIRONMENT, command, run
+from support.command import ENVIRONMENT, command
 from support.folders import MODELS
 
 import tputfind
@@ -55,9 +55,9 @@ def test_two_recipes_of_one_model_are_compared(tmp_path, ask):
     assert "resnet18 fp32 nchw eager and fp32 nhwc eager on " in ran.out
 
 
-def test_models_too_large_together_take_turns(tmp_path):
-    environment = ENVIRONMENT | {"HELD": str(tmp_path / "held")}
-    ran = run(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", *ENDS_EARLY, environment=environment)
+def test_models_too_large_together_take_turns(tmp_path, ask):
+    variables = {"HELD": str(tmp_path / "held")}
+    ran = ask(tmp_path, *RUN, f"{FILE}:large", f"{FILE}:large", *ENDS_EARLY, variables=variables)
 
     assert ran.status == 0, ran.err
     assert "ambiguous" in ran.out or "same" in ran.out
@@ -131,7 +131,7 @@ def test_an_interruption_leaves_no_process(tmp_path, asked):
     assert not alive
 
 
-def test_modules_of_a_notebook_are_compared_in_turn():
+def test_modules_of_a_notebook_are_compared_in_turn(kept):
     class Slow(torch.nn.Module):
         def __init__(self, ms):
             super().__init__()
@@ -144,7 +144,8 @@ def test_modules_of_a_notebook_are_compared_in_turn():
     def rows(batch):
         return torch.randn(batch, 4)
 
-    compared = tputfind.compare(Slow(10), Slow(13), inputs=rows, device="cpu", fail_slower=0.1, batch_sizes=[4])
+    with kept.in_use():
+        compared = tputfind.compare(Slow(10), Slow(13), inputs=rows, device="cpu", fail_slower=0.1, batch_sizes=[4])
 
     assert compared.verdict == "slower"
     assert compared.model == "Slow (live)"

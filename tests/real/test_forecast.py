@@ -113,12 +113,13 @@ def test_without_a_device_fake_tensors_are_used_unasked(tmp_path, ask, monkeypat
     assert "from fake tensors, batch 61" in ran.out
 
 
-def test_python_forecasts_a_live_module_that_trains():
+def test_python_forecasts_a_live_module_that_trains(kept):
     module = torch.nn.Sequential(torch.nn.Linear(1024, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 10))
 
-    found = tputfind.forecast(
-        module, memory=["2GiB", 2**30], phase="train", optimizer="adamw", input_size=(1024,), on_fake=True
-    )
+    with kept.in_use():
+        found = tputfind.forecast(
+            module, memory=["2GiB", 2**30], phase="train", optimizer="adamw", input_size=(1024,), on_fake=True
+        )
 
     small, large = found.cards
     assert small.memory_bytes == 2**30
