@@ -122,12 +122,17 @@ def furnish(folder: Path, page: Path) -> None:
 
 
 def run(command: list[str], folder: Path) -> str:
-    """Run a command in a folder and return its output, without spaces at the ends of lines."""
+    """Run a command in a folder and return its trimmed output."""
     done = subprocess.run(
         command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, f"{command[-1]}\nended with {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return "".join(f"{line.rstrip()}\n" for line in done.stdout.rstrip().splitlines())
+    return trim(done.stdout)
+
+
+def trim(output: str) -> str:
+    """Return an output without spaces at the ends of lines."""
+    return "".join(f"{line.rstrip()}\n" for line in output.rstrip().splitlines())
 
 
 def without_figures(text: str) -> str:
