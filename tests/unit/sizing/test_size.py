@@ -81,11 +81,12 @@ def test_plan_meets_target_under_other_streams_and_one_fewer_misses(batcher, rou
 @pytest.mark.parametrize(
     "server", [{}, {"batcher": "triton", "delay": 2.0}, {"batcher": "litserve"}, {"routing": "random"}], ids=str
 )
-def test_devices_differ_by_3_percent_at_most_between_seeds(server):
-    plans = [plan(record(), wanted(200_000, 20.0, seed=seed, **server)) for seed in range(10)]
+def test_devices_differ_by_2_at_most_between_seeds(server):
+    plans = [plan(record(), wanted(200_000, 20.0, seed=seed, **server)) for seed in range(5)]
     devices = [found.outcome.devices for found in plans]
 
-    assert max(devices) <= 1.03 * min(devices), devices
+    assert min(devices) > 70
+    assert max(devices) <= min(devices) + (2 if "routing" in server else 1), devices
 
 
 slopes, intercepts = st.floats(0.05, 1.0), st.floats(0.5, 8.0)
