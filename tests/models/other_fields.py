@@ -374,6 +374,30 @@ def forgets():
     return Remembers().net, lambda batch: torch.randn(batch, 512)
 
 
+class Bank(nn.Module):
+    """Compares its input with all that it has seen: its bank grows by a batch with every step."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__()
+        self.lin, self.keeps = nn.Linear(WIDTH, 256), keeps
+        self.register_buffer("bank", torch.randn(1, 256))
+
+    def forward(self, x):
+        key = self.lin(x)
+        bank = torch.cat([self.bank, key.detach()])
+        if self.keeps:
+            self.bank = bank
+        return (key @ bank.T).topk(1).values
+
+
+def bank_that_grows():
+    return Bank(keeps=True), rows
+
+
+def bank_of_one_batch():
+    return Bank(keeps=False), rows
+
+
 class Compiled(nn.Module):
     def forward(self, x):
         if not torch.compiler.is_compiling():

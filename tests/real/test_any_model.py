@@ -126,6 +126,15 @@ def test_caching_model_is_named_and_non_caching_one_is_not(tmp_path, ask):
     assert "cached" not in kinds(forgets)
 
 
+def test_model_that_keeps_more_with_each_step_is_named(tmp_path, ask):
+    grows = passed(ask, tmp_path / "grows", "bank_that_grows", "--batch-sizes", "8,16", *QUICK)
+    drops = passed(ask, tmp_path / "drops", "bank_of_one_batch", "--batch-sizes", "8,16", *QUICK)
+
+    assert all("grows" in row.seen for row in grows.rows)
+    assert "memory_grows" in kinds(grows)
+    assert "memory_grows" not in kinds(drops)
+
+
 def test_a_model_that_compiles_itself_is_compiled_at_every_batch_size(tmp_path, ask):
     sizes = ",".join(map(str, range(16, 27)))  # torch gives up at the ninth shape in a process
 

@@ -83,11 +83,13 @@ def times(device, matrix) -> None:
 def memory(device) -> None:
     """A peak covers the memory used since the last reset."""
     device.reset_memory_use()
+    before_bytes = device.allocated_bytes()
     held = torch.ones(64 * MIB, device=device.torch_device)
     device.synchronize()
     used = device.memory_use()
     assert used.peak_allocated_bytes is None or used.peak_allocated_bytes >= 0.9 * held.nbytes
     assert used.peak_reserved_bytes is None or used.peak_reserved_bytes >= 0.9 * held.nbytes
+    assert before_bytes is None or device.allocated_bytes() - before_bytes >= held.nbytes
     assert not device.memory_is_short()
 
 

@@ -66,6 +66,7 @@ Sight = Literal[
     "inputs_restored",
     "inputs_written",
     "cached",
+    "grows",
     "recompiled",
     "fell_back",
     "loss_stand_in",
@@ -74,9 +75,10 @@ Sight = Literal[
 """Observations of a model while it was timed. ``drained``: its output was lazy and was consumed within the step.
 ``inputs_repeated``: its inputs repeat the samples of a smaller batch. ``inputs_restored``: it writes into its inputs,
 which were restored between steps; ``inputs_written``: they could not be restored. ``cached``: it is faster for inputs
-that it has seen. ``recompiled``: a part that the model compiles itself was recompiled during the timing.
-``fell_back``: torch gave up compiling such a part and ran it uncompiled. ``loss_stand_in``: it returned no loss, so
-that a stand-in trained it. ``own_optimizers``: optimizers of its own trained it."""
+that it has seen. ``grows``: each step leaves more memory in use. ``recompiled``: a part that the model compiles itself
+was recompiled during the timing. ``fell_back``: torch gave up compiling such a part and ran it uncompiled.
+``loss_stand_in``: it returned no loss, so that a stand-in trained it. ``own_optimizers``: optimizers of its own trained
+it."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):

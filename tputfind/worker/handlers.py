@@ -29,7 +29,7 @@ from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try
 from tputfind.worker.models import named_models
 from tputfind.worker.modes import mode_class
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
-from tputfind.worker.output_check import check_output, remembers_inputs
+from tputfind.worker.output_check import check_output, grows_with_each_step, remembers_inputs
 from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.timing import Windows, time_windows, turns
 from tputfind.worker.transfer import LEAD_IN, Transfer
@@ -319,6 +319,8 @@ def _time_batch(
             return messages.TimedBatch(batch_size=batch_size, failure=output)
         if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
             seen += ("cached",)
+        if tried is None and _grows(device, loaded, min(windows.latency_ms)):  # after a trial no limit is left
+            seen += ("grows",)
     return messages.TimedBatch(
         batch_size=batch_size,
         timing=timing,
@@ -408,6 +410,16 @@ def _remembers_inputs(asked: messages.TimeBatches, device: Device, loaded: _Load
     try:
         return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
     except Exception:  # out of memory for more inputs, or the model rejects them: no finding then
+        return False
+
+
+def _grows(device: Device, loaded: _Loaded, step_ms: float) -> bool:
+    """Return whether each step of the model is measured to leave more memory in use."""
+    if ranks.process_count() > 1:
+        return False
+    try:
+        return grows_with_each_step(device, loaded.batch, step_ms)
+    except Exception:  # out of memory, or the model rejects further steps: no finding then
         return False
 
 

@@ -1,9 +1,14 @@
-"""Checks after the timing: whether a batch is computed correctly, and whether a model caches results by input."""
+"""Checks after the timing: whether a batch is computed correctly, and whether a model keeps results.
+
+It may cache them by input, or keep more with every step.
+"""
 
 from __future__ import annotations
 
+import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -337,6 +342,41 @@ def _is_slower_for_new(device: Device, timed: Batch, make_batch: Callable[[int],
         if fastest_new_ms <= _FASTER * slowest_seen_ms:
             return False
     return True
+
+
+_GROWING_STEPS: Final = 4
+_MOST_GROWING_S: Final = 1.0
+"""Maximum seconds of these steps."""
+_LEAST_GROWTH_BYTES: Final = 2**10
+"""Python's own lists grow by less."""
+
+
+def grows_with_each_step(device: Device, batch: Batch, step_ms: float) -> bool:
+    """Return whether each of four further steps leaves more memory in use than the one before.
+
+    Return False for long steps, since smaller batches show the same.
+
+    Args:
+        device: idle when this is called.
+        batch: a batch that has run some steps.
+        step_ms: the step time of the batch.
+
+    Raises:
+        Exception: whatever the model raises, also if it is out of memory.
+    """
+    if (1 + _GROWING_STEPS) * step_ms > 1000 * _MOST_GROWING_S:
+        return False
+    held_bytes: list[int] = []
+    output: object = None
+    for _ in range(1 + _GROWING_STEPS):
+        if batch.restore is not None:
+            batch.restore()
+        output = batch()
+        device.synchronize()
+        gc.collect()  # memory in reference cycles is not kept
+        held_bytes.append(device.allocated_bytes() or 0)
+    del output
+    return all(after - before >= _LEAST_GROWTH_BYTES for before, after in pairwise(held_bytes))
 
 
 def _step_ms(device: Device, batch: Batch) -> float:

@@ -162,12 +162,15 @@ def test_larger_batch_with_changed_memory_of_other_processes_is_not_reported():
     assert "larger_batches_fit" not in kinds(replace(record, rows=tuple(rows)))
 
 
-def test_smaller_row_out_of_memory_is_reported():
-    row = Row(batch_size=3, failure=Failure(kind="out_of_memory", message="it is full"))
-    record = replace(example(), rows=(*example().rows, row))
+@pytest.mark.parametrize(("seen", "cause"), [((), "memory is fragmented"), (("grows",), "memory grows with each step")])
+def test_smaller_row_out_of_memory_is_reported_with_its_cause(seen, cause):
+    failed = Row(batch_size=3, failure=Failure(kind="out_of_memory", message="it is full"))
+    rows = tuple(replace(row, seen=seen) for row in example().rows)
+    record = replace(example(), rows=(*rows, failed))
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "smaller_batches_fail"]
     assert notice.seen == "batch 3 ran out of memory, though 5 fits"
+    assert notice.cause == cause
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,12 @@ _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
         "the model keeps a cache",
         "switch it off: these are its times",
     ),
+    "grows": (
+        "memory_grows",
+        "each step leaves more memory in use at {}",
+        "the model keeps what earlier steps made",
+        "let it drop that: a long run may get slower, or run out of memory",
+    ),
     "recompiled": (
         "recompiled",
         "torch.compile compiled anew while {} ran",

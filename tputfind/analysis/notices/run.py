@@ -43,7 +43,8 @@ def _non_monotonic_notices(record: Record) -> Iterator[Notice]:
     full = (one for one in tried if one.failure and one.failure.kind == "out_of_memory")
     alike = (one for one in full if _others_bytes(one) <= beside + NEGLIGIBLE_BYTES)
     failed = sorted({one.batch_size for one in alike if one.batch_size < edge.largest_batch})
-    cause = "memory is fragmented"
+    grows = any("grows" in row.seen for row in record.rows)
+    cause = "memory grows with each step" if grows else "memory is fragmented"
     fewer = ", or use --allocator expandable" if edge.expandable_forecast is not None else ""
     seen = f"{few(failed)} ran out of memory" if failed else f"batch {edge.smaller_forecast} is forecast not to fit"
     if failed or edge.smaller_forecast is not None:

@@ -4,7 +4,7 @@ import ctypes
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -52,9 +52,23 @@ def _room_for_objects() -> list[bytes]:
 
 
 class _HeapUse(ctypes.Structure):
-    """The result of glibc's ``mallinfo2``: ten numbers, of which the ninth is the bytes of the free blocks."""
+    """The result of glibc's ``mallinfo2``: ten numbers.
+
+    The fifth is the bytes of the blocks that are mapped separately, the eighth and ninth those of the used and the free
+    blocks of the heap.
+    """
 
     _fields_ = (("numbers", ctypes.c_size_t * 10),)
+
+
+def _heap_use() -> Sequence[int] | None:
+    """Return the numbers of ``mallinfo2``; None if the C library does not have it."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        return None
+    library.mallinfo2.restype = _HeapUse
+    numbers: Sequence[int] = library.mallinfo2().numbers
+    return numbers
 
 
 def _take_free_heap() -> None:
@@ -63,14 +77,14 @@ def _take_free_heap() -> None:
     A forked process inherits other free blocks than a fresh one has. They belong to the address space of the idle
     process, so that a step that uses them would take less memory than it needs.
     """
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "mallinfo2"):
+    use = _heap_use()
+    if use is None:
         return
-    library.mallinfo2.restype = _HeapUse
+    library = ctypes.CDLL(None)
     library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
     library.malloc.argtypes = [ctypes.c_size_t]
     library.free.argtypes, library.sbrk.argtypes = [ctypes.c_void_p], [ctypes.c_ssize_t]
-    end, left_bytes = library.sbrk(0), library.mallinfo2().numbers[8]
+    end, left_bytes = library.sbrk(0), use[8]
     size = _LARGEST_BLOCK_BYTES
     while size >= _SMALLEST_BLOCK_BYTES and left_bytes > 0:
         block = library.malloc(size)
@@ -195,6 +209,11 @@ class Cpu:
 
     def synchronize(self) -> None:
         """Do nothing: all work is done when its call returns."""
+
+    def allocated_bytes(self) -> int | None:
+        """Return the bytes that the C library has given out; tensors are among them."""
+        use = _heap_use()
+        return None if use is None else use[4] + use[7]
 
     def reset_memory_use(self) -> None:
         """Set the high-water mark of resident memory to the current resident memory (Linux: proc(5), clear_refs)."""

@@ -106,6 +106,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
 
+    def allocated_bytes(self) -> int | None:
+        """Return the bytes in use now; None if the device does not report them."""
+
     def reset_memory_use(self) -> None:
         """Release unused memory to the device and reset ``memory_use``."""
 
