@@ -70,6 +70,27 @@ def test_a_budget_that_ends_before_anything_was_timed_is_one_line(tmp_path, ask)
     assert ran.err.splitlines()[-1] == "tputfind: --budget ended before a batch was timed (give it more time)"
 
 
+@pytest.mark.parametrize("hangs", ["the model", "batch 1"])
+def test_budget_that_ends_in_a_hanging_model_names_what_gave_no_answer(tmp_path, ask, hangs):
+    forever = "    time.sleep(600)\n"
+    (tmp_path / "net.py").write_text(
+        "import time, torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        f"    {forever}"
+        "def make():\n"
+        f"{forever if hangs == 'the model' else ''}"
+        "    return Net(), lambda batch: torch.zeros(batch, 2)\n"
+    )
+
+    ran = ask(tmp_path, f"{tmp_path}/net.py:make", "--budget", "12s")
+
+    assert ran.status == 2
+    line = ran.err.splitlines()[-1]
+    assert f"--budget ended before a batch was timed: {hangs} gave no answer within" in line
+    assert line.endswith("(give it more time, or see where it hangs)")
+
+
 def test_a_run_that_needs_less_than_its_budget_is_as_without_one(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 2, "--max-noise", "50%", "--budget", "5min")
     record = ran.record()

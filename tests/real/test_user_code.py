@@ -29,6 +29,16 @@ def asked(ask):
     return measure
 
 
+def test_module_made_on_import_is_refused_with_advice(tmp_path, asked):
+    (tmp_path / "net.py").write_text("from torch import nn\nNET = nn.Linear(4, 4)\n")
+
+    status, said = asked(tmp_path, "net.py:NET")
+
+    assert status == 2
+    assert "net.py:NET is a module that was made as net.py was imported" in said
+    assert "name a function that makes and returns it" in said
+
+
 def test_a_class_that_takes_arguments_is_refused_with_their_names(tmp_path, asked):
     (tmp_path / "net.py").write_text(
         "from torch import nn\n"

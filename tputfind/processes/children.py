@@ -63,6 +63,8 @@ _LAST_S: Final = 30.0
 _START_S: Final = 600.0
 _LONGEST_MESSAGE_BYTES: Final = 2**28
 _OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
+_LONG_WAIT_S: Final = 5.0
+"""Seconds without an answer after which a model may hang."""
 _OF_THE_REST: Final = 2 / 3
 """A trial that starts just before its fraction of the time ends may take this fraction of the remaining time."""
 _LEFT_S: Final = 2.0
@@ -275,7 +277,15 @@ class Children:
                             send_handle(control, handle, None)
                 finally:
                     os.close(theirs)
-                yield from self._read_answers(control, answers, output, answer_type, timeout_s)
+                size = getattr(question, "batch_size", None)
+                lines = _Lines(
+                    answers,
+                    control,
+                    self._interrupted,
+                    self._deadline_s,
+                    about="the model" if size is None else f"batch {size}",
+                )
+                yield from self._read_answers(control, lines, output, answer_type, timeout_s)
             finally:
                 os.close(answers)
 
@@ -311,12 +321,11 @@ class Children:
         return folder
 
     def _read_answers(
-        self, control: Connection, answers: int, output: IO[bytes], answer_type: type[Answer], timeout_s: float | None
+        self, control: Connection, lines: _Lines, output: IO[bytes], answer_type: type[Answer], timeout_s: float | None
     ) -> Generator[Answer]:
         """Yield the answers, then wait for the child's end; raise ChildFailed if it ended before its last answer."""
         failure: Failure | None = None
         finished, leaving = False, True
-        lines = _Lines(answers, control, self._interrupted, self._deadline_s)
         try:
             finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
@@ -472,15 +481,26 @@ class _Silent(Exception):
         self.seconds = seconds
 
 
+def _late(about: str, waited_s: float) -> OutOfTime:
+    """Return the error of a budget that ended during a question; it has the waiting time if that was long."""
+    if waited_s < _LONG_WAIT_S:
+        return OutOfTime(*_OUT_OF_TIME)
+    problem, advice = _OUT_OF_TIME
+    return OutOfTime(f"{problem}: {about} gave no answer within {waited_s:.0f} s", f"{advice}, or see where it hangs")
+
+
 class _Lines:
     """Reads the lines that a child writes, and waits for each no longer than allowed."""
 
-    def __init__(self, answers: int, control: Connection, interrupted: Connection, deadline_s: float | None) -> None:
+    def __init__(
+        self, answers: int, control: Connection, interrupted: Connection, deadline_s: float | None, about: str
+    ) -> None:
         self._answers = answers
         self._control = control
         self._interrupted = interrupted
         self._deadline_s = math.inf if deadline_s is None else deadline_s
         self._held = bytearray()
+        self._about = about
         self.doing = ""
         """The child's work on the host until its next message; empty if it named none."""
 
@@ -492,7 +512,8 @@ class _Lines:
             OutOfTime: the deadline has passed.
             KeyboardInterrupt: another thread interrupts.
         """
-        silent_s = math.inf if allowed_s is None else time.monotonic() + allowed_s
+        begin_s = time.monotonic()
+        silent_s = math.inf if allowed_s is None else begin_s + allowed_s
         until_s = min(silent_s, self._deadline_s)
         while (end := self._held.find(b"\n")) < 0:
             left = None if until_s == math.inf else max(0.0, until_s - time.monotonic())
@@ -500,7 +521,7 @@ class _Lines:
             if self._interrupted in ready:
                 raise KeyboardInterrupt
             if not ready and until_s == self._deadline_s:
-                raise OutOfTime(*_OUT_OF_TIME)
+                raise _late(self._about, time.monotonic() - begin_s)
             if not ready:
                 raise _Silent(allowed_s or 0.0)
             # The process's end may be reported before its last answer was read.

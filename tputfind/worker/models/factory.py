@@ -42,9 +42,10 @@ def find(spec: Spec) -> Source:
     home, _, attribute = spec.model.rpartition(":")
     module = import_home(spec.model)
     factory = getattr(module, attribute, None)
-    if isinstance(factory, Step):
+    if isinstance(factory, (Step, nn.Module)):
+        what = "step" if isinstance(factory, Step) else "module"
         raise BadRequest(
-            f"{spec.model} is a step that was made as {home} was imported, before its memory counts",
+            f"{spec.model} is a {what} that was made as {home} was imported, before its memory counts",
             "name a function that makes and returns it",
         )
     if not callable(factory):
