@@ -467,6 +467,30 @@ def viewed():
     return Viewed(), lambda batch: torch.randn(batch, 3, 8, 8)
 
 
+class LastAlone(nn.Module):
+    """Accepts only inputs that are stored channels last."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        memory_format = torch.channels_last if x.dim() == 4 else torch.channels_last_3d
+        if not x.is_contiguous(memory_format=memory_format):
+            raise ValueError("expected channels last")
+        return self.layer(x).flatten(2).mean(-1)
+
+
+def images_channels_last():
+    model = LastAlone(nn.Conv2d(3, 8, 3)).to(memory_format=torch.channels_last)
+    return model, lambda batch: torch.randn(batch, 3, 8, 8).to(memory_format=torch.channels_last)
+
+
+def clips_channels_last():
+    model = LastAlone(nn.Conv3d(3, 8, 3))
+    return model, lambda batch: torch.randn(batch, 3, 4, 8, 8).to(memory_format=torch.channels_last_3d)
+
+
 def lazy():
     return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)), rows
 

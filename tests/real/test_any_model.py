@@ -187,6 +187,18 @@ def test_breaking_layout_is_refused_alone_and_skipped_with_another(tmp_path, ask
     assert "Best recipe    fp32 nchw eager" in both.out
 
 
+@pytest.mark.parametrize(
+    ("factory", "what"),
+    [("images_channels_last", "weights and inputs are"), ("clips_channels_last", "inputs are"), ("viewed", "")],
+)
+def test_layout_of_the_factory_is_kept_with_a_notice(tmp_path, ask, factory, what):
+    record = passed(ask, tmp_path, factory, "--batch-sizes", "4,128", *QUICK)  # raises if the layout was changed
+
+    assert [notice.seen for notice in record.notices if notice.kind == "channels_last"] == (
+        [f"{what} channels last"] if what else []
+    )
+
+
 def test_module_refusing_eval_is_measured_with_a_notice(tmp_path, ask):
     assert "eval_left_out" in kinds(passed(ask, tmp_path, "refuses_eval", *FEW))
 

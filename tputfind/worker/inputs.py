@@ -112,6 +112,14 @@ def moves(value: object) -> bool:
     return callable(getattr(value, "to", None))
 
 
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    """Return whether a plain tensor is stored channels last; False if it counts as contiguous too."""
+    memory_format = CHANNELS_LAST.get(tensor.dim()) if is_plain(tensor) else None
+    return (
+        memory_format is not None and not tensor.is_contiguous() and tensor.is_contiguous(memory_format=memory_format)
+    )
+
+
 def shape_text(shapes: Sequence[Sequence[int | None]]) -> str:
     """Return the shapes of a sample as text: ``3x224x224``, several joined by ``+``; ``1`` for a single number."""
     texts = (("?" if length is None else str(length) for length in shape) for shape in shapes)
@@ -362,9 +370,8 @@ def alike(value: Any, items: list[Any]) -> Any:
 
 def _rows(tensor: torch.Tensor, axis: int, samples: Sequence[int]) -> torch.Tensor:
     few = tensor.index_select(axis, torch.tensor(samples, device=tensor.device))
-    memory_format = CHANNELS_LAST.get(tensor.dim())
-    if memory_format is not None and tensor.is_contiguous(memory_format=memory_format):
-        return few.contiguous(memory_format=memory_format)
+    if is_channels_last(tensor):
+        return few.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
     return few
 
 

@@ -15,7 +15,7 @@ from tputfind.units import format_bytes
 from tputfind.worker.conversion import convert_tensor
 from tputfind.worker.deferred import Deferral
 from tputfind.worker.devices.host import host_memory
-from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, copies, moves
+from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, copies, is_channels_last, moves
 from tputfind.worker.models.source import Source
 from tputfind.worker.settings import seed_all
 from tputfind.worker.structures import is_plain, parts_of, replace_parts, tensors_of
@@ -35,9 +35,12 @@ class Placement(NamedTuple):
         return CHANNELS_LAST.get(dimensions, torch.contiguous_format)
 
     def arrange(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor in the dtype and layout, on its current device."""
+        """Return a tensor in the dtype and layout, on its current device.
+
+        Channels last stays so in layout ``nchw``: the user's model may insist on it.
+        """
         tensor = convert_tensor(tensor, self.dtype)
-        if not tensor.is_floating_point() or not is_plain(tensor):
+        if not tensor.is_floating_point() or not is_plain(tensor) or is_channels_last(tensor):
             return tensor
         return tensor.to(memory_format=self.memory_format(tensor.dim()))
 

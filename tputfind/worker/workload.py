@@ -27,6 +27,7 @@ from tputfind.worker.inputs import (
     divides,
     drawn_of,
     drawn_split,
+    is_channels_last,
     is_same,
     outline,
     repeatable_split,
@@ -262,13 +263,23 @@ class Workload:
         return is_same(made, self._wanted(other))
 
     def caveats(self) -> Iterator[Notice]:
-        """Yield the notices about eval mode and the inputs that a reader of any result of this model needs."""
+        """Yield the notices about eval mode, layout and inputs that a reader of any result of this model needs."""
         if self.refuses_eval:
             yield Notice(
                 kind="eval_left_out",
                 seen=f"{self._spec.model} refuses eval()",
                 cause="it runs in the mode that it was made in",
                 advice="set its mode in the factory",
+            )
+        weights = [*self._module.parameters(), *self._module.buffers()]
+        inputs = tensors_of(self._probes[1][0]) if callable(self._wanted) else []
+        last = [name for name, held in (("weights", weights), ("inputs", inputs)) if any(map(is_channels_last, held))]
+        if last and self._spec.layout == "nchw":
+            yield Notice(
+                kind="channels_last",
+                seen=f"{' and '.join(last)} are channels last",
+                cause="the factory makes them so, and --layout nchw keeps that",
+                advice="make them contiguous to measure nchw",
             )
         if not callable(self._wanted):
             return
