@@ -491,6 +491,23 @@ def clips_channels_last():
     return model, lambda batch: torch.randn(batch, 3, 4, 8, 8).to(memory_format=torch.channels_last_3d)
 
 
+class Queue(nn.Module):
+    """Keeps 64 keys, of which each batch replaces a whole part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 8)
+        self.register_buffer("keys", torch.randn(64, 8))
+
+    def forward(self, x):
+        assert len(self.keys) % len(x) == 0
+        return self.lin(x) @ self.keys.T
+
+
+def queue_of_64():
+    return Queue(), rows
+
+
 def lazy():
     return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)), rows
 

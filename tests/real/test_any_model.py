@@ -199,6 +199,12 @@ def test_layout_of_the_factory_is_kept_with_a_notice(tmp_path, ask, factory, wha
     )
 
 
+def test_largest_divisor_is_found_for_model_that_takes_divisors_alone(tmp_path, ask):
+    edge = passed(ask, tmp_path, "queue_of_64", *QUICK).edge
+
+    assert (edge.largest_batch, edge.fails_at, edge.limited_by) == (64, 65, "error")
+
+
 def test_module_refusing_eval_is_measured_with_a_notice(tmp_path, ask):
     assert "eval_left_out" in kinds(passed(ask, tmp_path, "refuses_eval", *FEW))
 

@@ -70,6 +70,9 @@ def find_edge(
     The result is put to ``prove``, the longer question. If it fails there although it passed ``ask``, short trials are
     unreliable, and the search goes on below with ``prove`` alone.
 
+    If the model itself fails above a power of two, the next power is tried too: a model may take only batch sizes that
+    divide a number.
+
     If the batch above is too slow, the search ends within 5 % below it, since step times vary by as much. If that batch
     timed out, the search ends within a third. If there is no limit in sight, it ends before a batch that is not
     ``worth`` a trial.
@@ -215,7 +218,19 @@ class _Search:
         expected = guess or (self._next_forecast() if credit else None)
         misled = self._expected and expected is None and credit and self.failed[self.fails_at] == "memory"
         self._expected = expected is not None
-        return expected or (self.plain(linear=linear, near=misled) if self.open else None)
+        if self.open or linear:
+            return expected or (self.plain(linear=linear, near=misled) if self.open else None)
+        return expected or self._next_divisor()
+
+    def _next_divisor(self) -> int | None:
+        """Return twice the largest that passes, if that is a power of two above which the model itself fails.
+
+        The model may take only divisors of a number, such as the length of its queue. None if that was tried.
+        """
+        double = 2 * self.passes
+        is_power = self.passes > 0 and self.passes & (self.passes - 1) == 0
+        wanted = is_power and self.failed[self.fails_at] == "error" and double <= self.cap and double not in self.failed
+        return double if wanted else None
 
     def _next_forecast(self) -> int | None:
         """Return the batch forecast to be the largest that passes, or the next if that has passed; None without one."""

@@ -279,6 +279,19 @@ def test_kernel_limit_at_power_of_two_is_tried_below_without_creeping():
     assert ask.asked == [488, 522, 512, 511]
 
 
+def test_model_that_takes_divisors_alone_is_searched_up_to_the_number():
+    asked = []
+
+    def ask(size):
+        asked.append(size)
+        return None if 512 % size == 0 else "error"
+
+    edge = find_edge(ask, ask, granularity=1, max_batch=10**6)
+
+    assert (edge.largest_batch, edge.fails_at, edge.limited_by) == (512, 513, "error")
+    assert len(asked) <= 20
+
+
 def test_timeout_is_bracketed_to_a_third_and_edge_stays_open():
     ask = Oracle(1000, "timeout")
 
