@@ -508,6 +508,34 @@ def queue_of_64():
     return Queue(), rows
 
 
+class Spectrum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.fft.rfft(self.lin(x)).conj()
+
+
+def complex_output():
+    return Spectrum(), rows
+
+
+class Threads(nn.Module):
+    """Computes in threads of its own, in which autograd is enabled whatever the caller's mode is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.pool = nn.Linear(WIDTH, 4), ThreadPoolExecutor(1)
+
+    def forward(self, x):
+        return self.pool.submit(self.lin, x).result()
+
+
+def own_threads():
+    return Threads(), rows
+
+
 def lazy():
     return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)), rows
 

@@ -205,6 +205,13 @@ def test_largest_divisor_is_found_for_model_that_takes_divisors_alone(tmp_path, 
     assert (edge.largest_batch, edge.fails_at, edge.limited_by) == (64, 65, "error")
 
 
+@pytest.mark.parametrize("factory", ["complex_output", "own_threads"])
+def test_complex_outputs_and_those_of_threads_are_checked(tmp_path, ask, factory):
+    (row,) = passed(ask, tmp_path, factory, "--batch-sizes", 32, *QUICK).rows
+
+    assert row.output.result == "right"
+
+
 def test_module_refusing_eval_is_measured_with_a_notice(tmp_path, ask):
     assert "eval_left_out" in kinds(passed(ask, tmp_path, "refuses_eval", *FEW))
 

@@ -173,7 +173,9 @@ class Batch:
         if self.restore is not None:
             self.restore()
         try:
-            inputs = select_samples(self._inputs, split, samples)
+            # Outside of inference mode, as the inputs were made: a model's own threads compute without that mode.
+            with torch.inference_mode(mode=False), torch.no_grad():
+                inputs = select_samples(self._inputs, split, samples)
         except Indivisible:
             return None
         return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None

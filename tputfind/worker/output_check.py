@@ -239,12 +239,10 @@ def _unchecked_output(remark: str) -> OutputCheck:
 
 
 def _tensors(output: object) -> list[torch.Tensor]:
-    """Return the dense floating-point tensors of an output of any structure, in order."""
-    return [
-        leaf
-        for leaf in tensors_of(output)
-        if leaf.layout is torch.strided and leaf.is_floating_point() and not leaf.is_nested and leaf.dtype in _CHECKED
-    ]
+    """Return the dense floating-point tensors of an output of any structure, in order; complex ones as real ones."""
+    dense = (leaf for leaf in tensors_of(output) if leaf.layout is torch.strided and not leaf.is_nested)
+    real = (torch.view_as_real(leaf.resolve_conj()) if leaf.is_complex() else leaf for leaf in dense)
+    return [leaf for leaf in real if leaf.dtype in _CHECKED]
 
 
 def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
