@@ -29,6 +29,25 @@ def asked(ask):
     return measure
 
 
+def test_file_that_its_own_helper_imports_is_imported_once(tmp_path, asked):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "import helper\n"
+        "class Net(nn.Linear): pass\n"
+        "def make(): return helper.checked(Net(4, 4))\n"
+    )
+    (tmp_path / "helper.py").write_text(
+        "def checked(net):\n"
+        "    import net as file\n"
+        "    assert isinstance(net, file.Net), 'another class'\n"
+        "    return net\n"
+    )
+
+    status, said = asked(tmp_path, "net.py:make")
+
+    assert status == 0, said
+
+
 def test_module_made_on_import_is_refused_with_advice(tmp_path, asked):
     (tmp_path / "net.py").write_text("from torch import nn\nNET = nn.Linear(4, 4)\n")
 

@@ -152,7 +152,8 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
         what = f"{shorten_text(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
         raise UnknownModel(what, f"name a function that returns the model{also}")
     sys.path.insert(0, str(path.resolve().parent))
-    name = f"tputfind_model_{path.stem}"  # a file may be called torch.py
+    # The name by which its other modules, and processes that it spawns, import it; but a file may be called torch.py.
+    name = f"tputfind_model_{path.stem}" if path.stem in sys.modules else path.stem
     about = importlib.util.spec_from_file_location(name, path)
     assert about is not None  # the name ends in .py
     assert about.loader is not None
