@@ -354,6 +354,48 @@ def grows_its_input():
     return Writes(2.0), rows
 
 
+class UsesUp(nn.Module):
+    """Takes its inputs out of their containers, or replaces them there, as it may with a fresh batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 2)
+
+    def forward(self, batch):
+        if isinstance(batch, dict):
+            return self.lin(batch.pop("x"))
+        if isinstance(batch, Held):
+            batch.tensors = tuple(map(self.lin, batch.tensors))
+            return batch.tensors
+        answers = []
+        while batch:
+            answers.append(self.lin(batch.pop(0)))
+        return torch.stack(answers)
+
+
+def pops_from_dict():
+    return UsesUp(), lambda batch: {"x": rows(batch), "label": torch.zeros(batch)}
+
+
+def pops_from_list():
+    return UsesUp(), lambda batch: (list(rows(batch)),)
+
+
+def replaces_in_object():
+    return UsesUp(), lambda batch: Held(rows(batch))
+
+
+def generator_of_inputs():
+    return UsesUp(), lambda batch: (row for row in rows(batch))
+
+
+def inputs_by_keyword():
+    def inputs(*, size):
+        return rows(size)
+
+    return nn.Linear(WIDTH, 2), inputs
+
+
 class Remembers(nn.Module):
     def __init__(self) -> None:
         super().__init__()

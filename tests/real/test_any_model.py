@@ -118,6 +118,32 @@ def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, a
     assert not any(row.output is not None and row.output.result == "not_finite" for row in record.rows)
 
 
+@pytest.mark.parametrize("phase", ["infer", "train"])
+@pytest.mark.parametrize(
+    ("factory", "checked"), [("pops_from_dict", True), ("pops_from_list", True), ("replaces_in_object", False)]
+)
+def test_each_step_gets_containers_that_no_step_has_changed(tmp_path, ask, factory, phase, *, checked):
+    record = passed(ask, tmp_path, factory, "--batch-sizes", 128, "--phase", phase, *QUICK)
+
+    (row,) = record.rows
+    assert phase == "train" or (row.output.result == "right") == checked
+
+
+@pytest.mark.parametrize(
+    ("factory", "why"),
+    [
+        ("generator_of_inputs", "its inputs hold a generator, an iterator or a coroutine, which one step uses up"),
+        ("inputs_by_keyword", "its input function takes (size), and is called with one argument, the batch size"),
+    ],
+)
+def test_input_function_that_cannot_serve_is_refused_in_one_line(tmp_path, ask, factory, why):
+    ran = ask(tmp_path, f"{FIELDS}:{factory}", *FEW)
+
+    assert ran.status == 2
+    assert why in " ".join(ran.err.split())
+    assert "Traceback" not in ran.err
+
+
 def test_caching_model_is_named_and_non_caching_one_is_not(tmp_path, ask):
     remembers = passed(ask, tmp_path / "lazy", "remembers", "--batch-sizes", "8,16", *QUICK)
     forgets = passed(ask, tmp_path / "eager", "forgets", "--batch-sizes", "8,16", *QUICK)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +12,19 @@ from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
 from tputfind.record.record import Compiled, Sight
-from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, moves, select_samples, shape_of
+from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, select_samples, shape_of
 from tputfind.worker.modes.compile import first_output
 from tputfind.worker.modes.mode import Mode
 from tputfind.worker.ranks import take_turn
-from tputfind.worker.structures import drain_value, draining, is_lazy, tensors_of
+from tputfind.worker.structures import (
+    copy_containers,
+    drain_value,
+    draining,
+    has_same_parts,
+    is_lazy,
+    moves,
+    tensors_of,
+)
 
 _ROOM: Final = 1.25
 """Factor on the bytes of copies, since allocators round up."""
@@ -26,10 +33,11 @@ _ROOM: Final = 1.25
 class Batch:
     """One batch on the device. A call is a step: it runs the model and returns its output.
 
-    The first call checks two things. If the output is lazy, every step computes it in full from then on. If the step
+    The first call checks three things. If the output is lazy, every step computes it in full from then on. If the step
     writes into its inputs, ``restore`` undoes that; it is None if there is nothing to undo, or no host memory for
-    copies. ``seen`` records both. ``compiled`` is the result of compiling the step, or None. ``outline`` is the outline
-    of the inputs if the user's callable made all samples, else None.
+    copies. ``seen`` records both. If it changes containers, as ``batch.pop("labels")`` does, every step gets new ones.
+    ``compiled`` is the result of compiling the step, or None. ``outline`` is the outline of the inputs if the user's
+    callable made all samples, else None.
     """
 
     def __init__(
@@ -56,6 +64,8 @@ class Batch:
         self.outline: object = None
         self._model = model
         self._inputs = inputs
+        self._given = inputs
+        self._renews = True
         self._split = split
         self._again = again
         self._writes = False
@@ -94,6 +104,7 @@ class Batch:
             output, self._run = drain_value(output), lambda: drain_value(self._prepared())
         else:
             self._run = self._prepared
+        self._renews = not has_same_parts(self._inputs, self._given)
         if self._writes or self._written() != versions:
             self.restore = self._make_restore()
             self.seen += ("inputs_written",) if self.restore is None else ("inputs_restored",)
@@ -125,7 +136,11 @@ class Batch:
         return restore
 
     def _bound(self, step: Callable[..., object]) -> Callable[[], object]:
-        return partial(step, *self._inputs[0], **self._inputs[1])
+        def run() -> object:
+            self._given = copy_containers(self._inputs) if self._renews else self._inputs
+            return step(*self._given[0], **self._given[1])
+
+        return run
 
     @property
     def shapes(self) -> tuple[object, ...]:

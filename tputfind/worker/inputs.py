@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tputfind.worker.structures import is_plain, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import is_plain, moves, parts_of, replace_parts, tensors_of
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared; ends the recursion into a list that contains itself."""
@@ -105,11 +105,6 @@ def _binds(forward: Callable[..., object], call: Call) -> bool:
     except TypeError:
         return False
     return True
-
-
-def moves(value: object) -> bool:
-    """Return whether a value has a method ``to``: it is a tensor, or an object that moves its tensors itself."""
-    return callable(getattr(value, "to", None))
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:

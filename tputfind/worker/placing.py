@@ -15,10 +15,10 @@ from tputfind.units import format_bytes
 from tputfind.worker.conversion import convert_tensor
 from tputfind.worker.deferred import Deferral
 from tputfind.worker.devices.host import host_memory
-from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, copies, is_channels_last, moves
+from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, copies, is_channels_last
 from tputfind.worker.models.source import Source
 from tputfind.worker.settings import seed_all
-from tputfind.worker.structures import is_plain, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import is_plain, moves, parts_of, replace_parts, tensors_of
 
 
 class Placement(NamedTuple):

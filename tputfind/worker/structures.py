@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
@@ -46,6 +46,39 @@ def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
         else:
             object.__setattr__(changed, key, part)  # a frozen dataclass, too
     return changed
+
+
+def moves(value: object) -> bool:
+    """Return whether a value has a method ``to``: it is a tensor, or an object that moves its tensors itself."""
+    return callable(getattr(value, "to", None))
+
+
+def copy_containers(value: Any, depth: int = 0) -> Any:
+    """Return a copy of the containers, dataclasses and objects with a method ``to`` in a value; it shares the tensors.
+
+    An object that cannot be copied is returned itself.
+    """
+    if isinstance(value, (torch.Tensor, nn.Module)) or depth > _DEEPEST:
+        return value
+    parts = parts_of(value)
+    if parts is not None:
+        return replace_parts(value, {key: copy_containers(part, depth + 1) for key, part in parts.items()})
+    if moves(value):
+        with suppress(Exception):  # the object's own code can raise anything
+            return copy.copy(value)
+    return value
+
+
+def has_same_parts(one: object, other: object, depth: int = 0) -> bool:
+    """Return whether a value, and its copy by ``copy_containers``, hold the same objects."""
+    if one is other or depth > _DEEPEST:
+        return True
+    if isinstance(one, torch.Tensor):
+        return False
+    mine, theirs = (vars(each) if parts_of(each) is None and moves(each) else parts_of(each) for each in (one, other))
+    if mine is None or theirs is None or mine.keys() != theirs.keys():
+        return False
+    return all(has_same_parts(mine[key], theirs[key], depth + 1) for key in mine)
 
 
 def is_of_torch(tensor: torch.Tensor) -> bool:

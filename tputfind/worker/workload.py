@@ -11,10 +11,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_map
 
-from tputfind.errors import ModelFailed
+from tputfind.errors import BadRequest, ModelFailed
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.record.types import QUANTIZED, GradMode
+from tputfind.step import other_arguments
 from tputfind.worker.batch import Batch
 from tputfind.worker.conversion import REAL, arrange_module, move_module
 from tputfind.worker.inputs import (
@@ -51,7 +52,7 @@ from tputfind.worker.settings import (
     set_fp32_arithmetic,
     set_on_import,
 )
-from tputfind.worker.structures import drain_value, is_of_torch, tensors_of
+from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, tensors_of
 
 _WEIGHTS: Final = {"fp16": torch.float16, "own": None} | dict.fromkeys(("bf16", *QUANTIZED), torch.bfloat16)
 _NEXT_DRAW: Final = 1_000_003
@@ -107,6 +108,10 @@ class Workload:
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")
         before = read_settings()
         module, self._wanted = build(source, spec, self._dtype, device, filled=filled)
+        if callable(self._wanted) and (other := other_arguments(self._wanted, 1)) is not None:
+            raise BadRequest(
+                f"{spec.model}: its input function takes {other}, and is called with one argument, the batch size"
+            )
         self.settings = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # undoes what the user's file has set
         self._forward = getattr(module, "_orig_mod", module).forward
@@ -371,6 +376,11 @@ class Workload:
         assert callable(self._wanted)
         seed_all(seed_of(self._spec, batch_size, draw))
         made = self._wanted(batch_size)
+        if is_lazy(made):
+            raise BadRequest(
+                f"{self._spec.model}: its inputs hold a generator, an iterator or a coroutine, which one step uses up",
+                "return tensors, or lists of them",
+            )
         set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # undoes what the user's callable has set
         return as_call(made, self._forward)
 
