@@ -16,8 +16,6 @@ from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.types import METHOD
 from tputfind.session.inspect import now
 
-_NEWER = {"batches", "warmup", "max_seconds", "thorough", "budget_s", "fresh_inputs"}
-"""Options that older schemas lack or give other defaults: their records can be shown, but not resumed."""
 _FROM_OUTSIDE = ("killed by SIGTERM", "killed by SIGHUP", "killed by SIGINT", "the measuring process was killed")
 _CHANGED = "the file that the model is made by was changed"
 

@@ -39,12 +39,11 @@ _SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
 class _Family(NamedTuple):
     """A family of torchvision's models: its module, the form of its inputs, and the arguments of its builders.
 
-    A sample has ``dimensions`` axes, channels first; a model takes ``arguments`` tensors of that shape. A family that
-    ``classifies`` returns scores by class, so that the built-in training loss applies.
+    A model takes ``arguments`` tensors of a sample's shape. A family that ``classifies`` returns scores by class, so
+    that the built-in training loss applies.
     """
 
     module: str
-    dimensions: int = 3
     arguments: int = 1
     detects: bool = False
     quantized: bool = False
@@ -56,7 +55,7 @@ FAMILIES: Final = {
     "quantized": _Family("quantization", quantized=True),
     "detection": _Family("detection", detects=True, classifies=False),
     "segmentation": _Family("segmentation", classifies=False),
-    "video": _Family("video", dimensions=4),
+    "video": _Family("video"),
     "optical flow": _Family("optical_flow", arguments=2, classifies=False),
 }
 
