@@ -16,9 +16,7 @@ _RANGE: Final = re.compile("([0-9]+)-([0-9]+)")
 
 def here() -> frozenset[int]:
     """Return the cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
+    return frozenset(os.sched_getaffinity(0))
 
 
 def is_host(name: str) -> bool:

@@ -253,7 +253,7 @@ def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
 def _longest_name(folder: Path) -> int:
     try:
         return os.pathconf(folder, "PC_NAME_MAX")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         return _USUAL_LONGEST_NAME
 
 

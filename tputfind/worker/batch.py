@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
 import torch
@@ -12,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from tputfind.errors import BadRequest
 from tputfind.record.record import Compiled, Sight
+from tputfind.worker.devices.host import status_bytes
 from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, select_samples, shape_of
 from tputfind.worker.modes.compile import first_output
 from tputfind.worker.modes.mode import Mode
@@ -205,6 +205,4 @@ def _has_room(count: int) -> bool:
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
         return True
-    status = Path("/proc/self/status").read_text()
-    peak = next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmPeak:")), limit)
-    return peak + _ROOM * count < limit
+    return (status_bytes("VmPeak") or limit) + _ROOM * count < limit

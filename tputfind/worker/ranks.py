@@ -183,8 +183,7 @@ def begin(group: Group | None) -> None:
     whole_host = cores.is_host(group.device) and named is None
     if whole_host or group.instances or (group.device == "auto" and kind_here() is None):
         mine = cores.split(named or cores.here(), group.size)[group.rank]
-        if hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, mine)
+        os.sched_setaffinity(0, mine)
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(len(mine))
     _member[0].beat()

@@ -131,7 +131,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _kill_orphans() -> None:
-    """Kill processes that the child started in their own sessions; on Linux this process has adopted them."""
+    """Kill processes that the child started in their own sessions, and that this process has adopted."""
     for _ in range(3):  # a killed process may have just started another one
         orphans = [child for child in psutil.Process().children() if child.pid not in _copies]
         for orphan in list(orphans):
@@ -183,22 +183,17 @@ def _make_sender(answers_fd: int) -> Callable[[bytes], None]:
 
 
 def _adopt_orphans() -> None:
-    """Adopt the processes that a child leaves when it ends. Linux only."""
-    if sys.platform == "linux":
-        set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
-        ctypes.CDLL(None).prctl(set_child_subreaper, 1)
+    """Adopt the processes that a child leaves when it ends."""
+    set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
+    ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 
 
 def _die_with_parent() -> None:
-    """Have the kernel kill this child when the server dies, even by SIGKILL. Linux only.
-
-    On other systems the child only notices when its pipe closes.
-    """
-    if sys.platform == "linux":
-        set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-        if os.getppid() == 1:  # the server died before the call
-            os._exit(1)
+    """Have the kernel kill this child when the server dies, even by SIGKILL."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG, linux/prctl.h
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() == 1:  # the server died before the call
+        os._exit(1)
 
 
 def _prefer_as_oom_victim() -> None:

@@ -3,7 +3,6 @@
 import ctypes
 import os
 import resource
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -15,7 +14,7 @@ import torch
 
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.worker.devices.host import host_memory, software
+from tputfind.worker.devices.host import host_memory, software, status_bytes
 from tputfind.worker.devices.protocol import MemoryUse
 
 _ROOM_BYTES: Final = 2**23
@@ -108,7 +107,7 @@ class Cpu:
     capabilities = Capabilities(
         events=False,
         own_memory=False,
-        memory_limit=sys.platform == "linux",  # only Linux enforces RLIMIT_AS
+        memory_limit=True,
         allocator_trace=False,
         graphs=False,
         pinned_copies=False,
@@ -127,9 +126,9 @@ class Cpu:
         torch.ones(2**20).add_(1)  # starts torch's threads, whose stacks belong to the idle process
         self._room = _room_for_objects()
         _take_free_heap()
-        self._idle_resident_bytes = _status_bytes("VmRSS")
-        self._idle_address_bytes = _status_bytes("VmSize")
-        self._starting_peak_bytes = _status_bytes("VmPeak") or 0
+        self._idle_resident_bytes = status_bytes("VmRSS")
+        self._idle_address_bytes = status_bytes("VmSize")
+        self._starting_peak_bytes = status_bytes("VmPeak") or 0
 
     def test_clocks(self) -> None:
         """Do nothing: the host clock is the only clock."""
@@ -160,10 +159,6 @@ class Cpu:
         """Limit the address space to that of the idle process plus ``limit_bytes``, or plus the available memory
         without a limit.
         """
-        if not self.capabilities.memory_limit:
-            if limit_bytes is not None:
-                raise BadRequest(f"--memory-limit on the CPU needs Linux: {sys.platform} does not enforce RLIMIT_AS")
-            return
         limit_bytes = limit_bytes or host_memory()[1]
         ceiling = (self._idle_address_bytes or 0) + limit_bytes
         self._short_from_bytes = ceiling - max(_SHORT_BYTES, limit_bytes // 10)
@@ -192,7 +187,7 @@ class Cpu:
 
     def memory_is_short(self) -> bool:
         """Return whether the peak of the address space came near the limit; the peak excludes a refused request."""
-        peak_bytes = _status_bytes("VmPeak")
+        peak_bytes = status_bytes("VmPeak")
         return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
 
     def clock_under_power_limit(self) -> float:
@@ -216,7 +211,7 @@ class Cpu:
         return None if use is None else use[4] + use[7]
 
     def reset_memory_use(self) -> None:
-        """Set the high-water mark of resident memory to the current resident memory (Linux: proc(5), clear_refs)."""
+        """Set the high-water mark of resident memory to the current resident memory (proc(5), clear_refs)."""
         with suppress(OSError):  # else the mark covers the whole process, which times only one batch size
             Path("/proc/self/clear_refs").write_text("5")
 
@@ -226,10 +221,10 @@ class Cpu:
         glibc first maps more for a thread than it keeps, and Linux never lowers the peak of the address space. A peak
         below the one at the start of the threads is therefore unknown.
         """
-        address_bytes = _status_bytes("VmPeak") or 0
+        address_bytes = status_bytes("VmPeak") or 0
         known = address_bytes > self._starting_peak_bytes
         return MemoryUse(
-            peak_allocated_bytes=_beyond(_status_bytes("VmHWM"), self._idle_resident_bytes),
+            peak_allocated_bytes=_beyond(status_bytes("VmHWM"), self._idle_resident_bytes),
             peak_reserved_bytes=_beyond(address_bytes, self._idle_address_bytes) if known else None,
             allocator_retries=None,
         )
@@ -237,13 +232,3 @@ class Cpu:
 
 def _beyond(peak_bytes: int | None, idle_bytes: int | None) -> int | None:
     return None if peak_bytes is None or idle_bytes is None else max(0, peak_bytes - idle_bytes)
-
-
-def _status_bytes(field: str) -> int | None:
-    """Return a field of /proc/self/status in bytes; None if the file or the field is missing."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    sizes = (line.split() for line in lines if line.startswith(f"{field}:"))
-    return next((int(size[1]) * 1024 for size in sizes), None)

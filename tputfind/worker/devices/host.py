@@ -27,7 +27,7 @@ def software() -> dict[str, str | int | None]:
         "python": platform.python_version(),
         "host": f"{platform.system()} {kernel} {platform.machine()}",
         "cpu_name": cpu_name(),
-        "cpu_count": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cpu_count": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
     }
 
@@ -65,6 +65,16 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def status_bytes(field: str) -> int | None:
+    """Return a field of /proc/self/status in bytes; None if the file or the field is missing."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    sizes = (line.split() for line in lines if line.startswith(f"{field}:"))
+    return next((int(size[1]) * 1024 for size in sizes), None)
 
 
 class MemoryLimit(NamedTuple):
