@@ -191,13 +191,13 @@ def test_row_after_its_trial_equals_row_in_fresh_process(tmp_path, kept):
     timing = stopping.process_plan(spec, 0)
     can = inspect(spec, kept).environment.can
     going = list(kept.ask(TryBatch(spec, 8, can=can, then=timing), Timed, 60))
-    fresh = [told.batch for told in kept.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.batch]
+    fresh = [told.row for told in kept.ask(TimeBatches(spec, timing, (8,), can=can), Timed, 60) if told.row]
     (trial,) = (told.trial for told in going if told.trial)
-    (behind,) = (told.batch for told in going if told.batch)
+    (behind,) = (told.row for told in going if told.row)
 
     assert trial.failure is behind.failure is fresh[0].failure is None
     assert behind.output.result == fresh[0].output.result == "right"
-    assert behind.timing.first_step_ms > 1000 > trial.step_ms
+    assert behind.timings[0].first_step_ms > 1000 > trial.step_ms
     assert behind.peak_allocated_bytes == pytest.approx(fresh[0].peak_allocated_bytes, rel=0.05)
     assert behind.peak_allocated_bytes >= trial.peak_allocated_bytes
 

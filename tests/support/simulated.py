@@ -23,10 +23,10 @@ from tputfind.errors import OutOfTime, TputfindError
 from tputfind.processes import failures, messages
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed, Circumstances, Passed, exception_failure
-from tputfind.processes.messages import Plan, TimeBatches, Timed, TimedBatch, TryBatch
+from tputfind.processes.messages import Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Environment
 from tputfind.record.files import RecordFile
-from tputfind.record.record import Edge, Failure, LimitedBy, Record, Timing, Trial
+from tputfind.record.record import Edge, Failure, LimitedBy, Record, Row, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import MOST_EVENTS, Event, Trace, pack_events
 from tputfind.search.allocator import Block, CachingAllocator
@@ -255,8 +255,7 @@ class Process:
             step_ms = self.run_steps(batch_size, _ROW_STEPS) * self._chance.gauss(1, 0.002)
         except RuntimeError as error:
             failure = self._failure(error, batch_size, passed, smallest)
-            failed = TimedBatch(batch_size=batch_size, failure=failure)
-            yield Timed(batch=failed, seconds=self._device.clock() - begun_s)
+            yield Timed(row=Row(batch_size=batch_size, failure=failure, seconds=self._device.clock() - begun_s))
             return
         step_s = step_ms / 1000
         self._spend(min(_WARM_UP_S, 30 * step_s))
@@ -281,14 +280,15 @@ class Process:
         )
         if number == 0:
             self._spend(2 * step_s)  # checks the outputs
-        batch = TimedBatch(
+        row = Row(
             batch_size=batch_size,
-            timing=timing,
+            timings=(timing,),
             peak_allocated_bytes=self._allocator.peak_allocated_bytes,
             peak_reserved_bytes=self._allocator.peak_reserved_bytes,
             allocator_retries=0,
+            seconds=self._device.clock() - begun_s,
         )
-        yield Timed(batch=batch, seconds=self._device.clock() - begun_s)
+        yield Timed(row=row)
 
     def load(self, batch_size: int) -> None:
         """Make the inputs of a batch and put them on the device; earlier ones are released."""

@@ -6,12 +6,12 @@ import msgspec
 
 from tputfind.errors import BY_NAME, TputfindError
 from tputfind.processes.failures import Passed
-from tputfind.record.clocks import Loop
+from tputfind.record.clocks import Asked, Loop
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Setting, Sight, Timing, Trial
+from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Row, Setting, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import Above0, Amount, Bytes, Count, CountFromZero, GradMode, SourceName
+from tputfind.record.types import Above0, Bytes, Count, GradMode, SourceName
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
@@ -57,7 +57,7 @@ class TryBatch(msgspec.Struct, frozen=True, tag=True):
 
 
 class TimeBatches(msgspec.Struct, frozen=True, tag=True):
-    """Asks for the timings of some batch sizes. Answered by one ``Timed`` with a batch for each, in order.
+    """Asks for the timings of some batch sizes. Answered by one ``Timed`` with a row for each, in order.
 
     The answers end early if the process becomes unusable: a batch failed, or its check broke the device. ``number``
     counts the processes of a row from 0; the first one checks the outputs. If ``together`` is set, the processes of
@@ -95,32 +95,22 @@ class TimeMethods(msgspec.Struct, frozen=True, tag=True):
     """Asks for the time of a batch by each of several timing methods, the ``loops``. Answered by ``clocks.Cell``s.
 
     The methods alternate, and most get several cells: each has the samples of one turn. A method gets no cell after one
-    that failed. There are ``repeats`` timings by each method. The first ``drop`` are made before the turns and do not
-    count. All ``loops`` are warm, except for a single one that is timed without warm-up and takes about ``expected_s``.
+    that failed. The dropped timings are made before the turns. All ``loops`` are warm, except for a single one that is
+    timed without warm-up and takes about ``expected_s``.
     """
 
-    spec: Spec
-    batch_size: int
-    repeats: int
-    drop: int
+    asked: Asked
     loops: tuple[Loop, ...]
     expected_s: float = 0.0
-    can: Capabilities | None = None
 
 
 class TimePipeline(msgspec.Struct, frozen=True, tag=True):
     """Asks for the times of a pipeline and its stages: a model, work of the host, another model.
 
-    Answered by ``clocks.PipelineTimes``, one a turn. There are ``repeats`` timings by each method. The first ``drop``
-    do not count.
+    Answered by ``clocks.PipelineTimes``, one a turn.
     """
 
-    specs: tuple[Spec, Spec]
-    batch_size: int
-    repeats: int
-    drop: int
-    host_work_ms: float
-    can: Capabilities | None = None
+    asked: Asked
 
 
 class TraceOnFake(msgspec.Struct, frozen=True, tag=True):
@@ -242,31 +232,15 @@ class NamedModel(msgspec.Struct, frozen=True, kw_only=True):
     parameters: int | None = None
 
 
-class TimedBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One batch size in one process: its timing, or its failure. The fields are those of ``Row``."""
-
-    batch_size: Count
-    failure: Failure | None = None
-    timing: Timing | None = None
-    peak_allocated_bytes: Bytes | None = None
-    peak_reserved_bytes: Bytes | None = None
-    allocator_retries: CountFromZero | None = None
-    output: OutputCheck | None = None
-    parameter_bytes: dict[str, Bytes] = {}
-    seen: tuple[Sight, ...] = ()
-    samples: Count | None = None
-
-
 class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """A progress message of a process that times batches.
 
-    It reports a finished ``batch``, which took ``seconds``; or that the throughput window of the next batch ``begins``
-    or has ``ended``; or the finished ``trial`` before the timing. A process that ``meets`` those of other devices goes
-    on working, untimed, until its gate lets it go. ``at_s`` is the time of the message, by the host's monotonic clock.
+    It reports the finished ``row`` of a batch; or that the throughput window of the next batch ``begins`` or has
+    ``ended``; or the finished ``trial`` before the timing. A process that ``meets`` those of other devices goes on
+    working, untimed, until its gate lets it go. ``at_s`` is the time of the message, by the host's monotonic clock.
     """
 
-    batch: TimedBatch | None = None
-    seconds: Amount = 0.0
+    row: Row | None = None
     trial: Trial | None = None
     window: Literal["meets", "begins", "ended"] | None = None
     at_s: float | None = None

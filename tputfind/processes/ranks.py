@@ -222,12 +222,12 @@ class Job:
 
 
 def _part_of(answer: Any) -> tuple[str, Any]:
-    """Return the name of an answer's field, and the batch or trial in that field.
+    """Return the name of an answer's field, and the row or trial in that field.
 
     If the answer itself is the result, return an empty name and the answer.
     """
     if isinstance(answer, Timed):
-        return ("trial", answer.trial) if answer.trial is not None else ("batch", answer.batch)
+        return ("trial", answer.trial) if answer.trial is not None else ("row", answer.row)
     return "", answer
 
 

@@ -6,33 +6,12 @@ from time import perf_counter
 
 import msgspec
 
-from tputfind.analysis import clocks
+from tputfind.analysis.clocks import method_sentences, pipeline_sentences
 from tputfind.errors import ModelFailed
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed, misuse_failure
 from tputfind.processes.messages import TimeMethods, TimePipeline
-from tputfind.record.clocks import (
-    BOUNDARIES,
-    GRAPH,
-    METHODS,
-    Asked,
-    Cell,
-    Condition,
-    Figures,
-    Loop,
-    Methods,
-    Pipeline,
-    PipelineTimes,
-    Stage,
-    StageCell,
-    StageMethod,
-    TimingMethod,
-    figures_of,
-    is_plain,
-    loops,
-    schedule,
-    turn_counts,
-)
+from tputfind.record import clocks
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
@@ -43,7 +22,9 @@ from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
 from tputfind.version import __version__
 
 
-def measure(asked: Asked, children: Children, progress: Progress, command: str) -> Methods | Pipeline:
+def measure(
+    asked: clocks.Asked, children: Children, progress: Progress, command: str
+) -> clocks.Methods | clocks.Pipeline:
     """Time one model by every method, or two models as a pipeline, and state the error of each method.
 
     ``command`` is the command line that the result records.
@@ -63,7 +44,7 @@ def measure(asked: Asked, children: Children, progress: Progress, command: str) 
         return time(asked._replace(specs=otherwise), children, progress, command)
 
 
-def _time_methods(asked: Asked, children: Children, progress: Progress, command: str) -> Methods:
+def _time_methods(asked: clocks.Asked, children: Children, progress: Progress, command: str) -> clocks.Methods:
     """Time one model by every method: warm loops in one process, each loop without warm-up in a fresh process."""
     (spec,) = asked.specs
     started = now()
@@ -74,14 +55,14 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
     spec = apply_inspection(spec, inspection)
     asked = asked._replace(can=can, specs=(spec,))
     cells = _warm_cells(asked, can, children, progress)
-    known = figures_of(cells, "host_clock_synchronised")
+    known = clocks.figures_of(cells, "host_clock_synchronised")
     expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
-    for ways, condition in loops(can, cold=True):
-        progress.doing(f"{(METHODS | BOUNDARIES)[ways[0]]}, without warm-up", expected_s or None)
+    for ways, condition in clocks.loops(can, cold=True):
+        progress.doing(f"{(clocks.METHODS | clocks.BOUNDARIES)[ways[0]]}, without warm-up", expected_s or None)
         cold, _ = _time_in_one_process(asked, [(ways, condition)], children, None, expected_s)
         _check(asked, cold)
         cells += cold
-    found = Methods(
+    found = clocks.Methods(
         tputfind=__version__,
         command=command,
         started=started,
@@ -93,60 +74,64 @@ def _time_methods(asked: Asked, children: Children, progress: Progress, command:
         drop=asked.drop,
         cells=tuple(cells),
     )
-    return msgspec.structs.replace(found, sentences=clocks.method_sentences(found))
+    return msgspec.structs.replace(found, sentences=method_sentences(found))
 
 
-def _warm_cells(asked: Asked, can: Capabilities, children: Children, progress: Progress) -> list[Cell]:
+def _warm_cells(asked: clocks.Asked, can: Capabilities, children: Children, progress: Progress) -> list[clocks.Cell]:
     """Time all warm loops, in turn, in one process.
 
     A separate process first tries to capture the model as a CUDA graph: a failed capture may leave its process with a
     slower allocator, and all compared times must come from one process in one state. If the timing process ends early,
     another process times again without copies and graphs, and the results of the first are dropped.
     """
-    planned = loops(can, cold=False)
-    graphs = [loop for loop in planned if loop[0] == GRAPH]
-    uncaptured: list[Cell] = []
+    planned = clocks.loops(can, cold=False)
+    graphs = [loop for loop in planned if loop[0] == clocks.GRAPH]
+    uncaptured: list[clocks.Cell] = []
     if graphs:
         progress.doing("trying to capture it", None)
         once = asked._replace(repeats=1, drop=0)
         tried, _ = _time_in_one_process(once, graphs[:1], children)
         if (failure := tried[0].failure) is not None:
             planned = [loop for loop in planned if loop not in graphs]
-            uncaptured = [Cell(way="graph", condition=condition, failure=failure) for _, condition in graphs]
+            uncaptured = [clocks.Cell(way="graph", condition=condition, failure=failure) for _, condition in graphs]
     cells, may_be_the_others = _time_in_one_process(asked, planned, children, progress)
     failure = _failure(cells)
     if failure is not None and may_be_the_others:
-        plain = [(ways, condition) for ways, condition in planned if is_plain(ways[0], condition)]
+        plain = [(ways, condition) for ways, condition in planned if clocks.is_plain(ways[0], condition)]
         again, _ = _time_in_one_process(asked, plain, children, progress)
         ended = msgspec.structs.replace(failure, message=f"their process ended: {failure.message}")
-        others = (cell for cell in cells if not is_plain(cell.way, cell.condition))
-        cells = [*again, *(Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
+        others = (cell for cell in cells if not clocks.is_plain(cell.way, cell.condition))
+        cells = [*again, *(clocks.Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
     _check(asked, cells)
     return cells + uncaptured
 
 
 def _time_in_one_process(
-    asked: Asked, planned: Sequence[Loop], children: Children, progress: Progress | None = None, expected_s: float = 0.0
-) -> tuple[list[Cell], bool]:
+    asked: clocks.Asked,
+    planned: Sequence[clocks.Loop],
+    children: Children,
+    progress: Progress | None = None,
+    expected_s: float = 0.0,
+) -> tuple[list[clocks.Cell], bool]:
     """Time methods in one process; return a cell for each, and whether copies or a graph may have ended the process.
 
     Cells that the process did not finish before it failed have the same failure.
     """
     (spec,) = asked.specs
-    question = TimeMethods(spec, asked.batch_size, asked.repeats, asked.drop, tuple(planned), expected_s, asked.can)
-    turns = schedule(planned, asked.repeats, asked.drop)
+    question = TimeMethods(asked, tuple(planned), expected_s)
+    turns = clocks.schedule(planned, asked.repeats, asked.drop)
     share = _Share(progress, "every way in turn", sum(len(ways) for turn in turns for (ways, _), _ in turn))
-    told: dict[tuple[TimingMethod, Condition], list[Cell]] = {}
+    told: dict[tuple[clocks.TimingMethod, clocks.Condition], list[clocks.Cell]] = {}
     failure: Failure | None = None
     own = False
     try:
-        with closing(children.ask(question, Cell, _timeout_s(spec))) as answers:
+        with closing(children.ask(question, clocks.Cell, _timeout_s(spec))) as answers:
             for cell in answers:
                 told.setdefault((cell.way, cell.condition), []).append(cell)
                 share.add_one()
                 if cell.failure is not None:
                     failure = cell.failure
-                    own = is_plain(cell.way, cell.condition) and failure.kind != "out_of_memory"
+                    own = clocks.is_plain(cell.way, cell.condition) and failure.kind != "out_of_memory"
     except ChildFailed as death:
         failure, own = death.failure, death.failure.kind == "timeout"
     cells = [
@@ -154,21 +139,25 @@ def _time_in_one_process(
         for ways, condition in planned
         for way in ways
     ]
-    worked = any(of_way[0].failure is None for key, of_way in told.items() if is_plain(*key))
-    others = any(not is_plain(ways[0], condition) for ways, condition in planned)
+    worked = any(of_way[0].failure is None for key, of_way in told.items() if clocks.is_plain(*key))
+    others = any(not clocks.is_plain(ways[0], condition) for ways, condition in planned)
     return cells, worked and others and not own
 
 
 def _join_turns(
-    asked: Asked, way: TimingMethod, condition: Condition, turns: Sequence[Cell], otherwise: Failure
-) -> Cell:
+    asked: clocks.Asked,
+    way: clocks.TimingMethod,
+    condition: clocks.Condition,
+    turns: Sequence[clocks.Cell],
+    otherwise: Failure,
+) -> clocks.Cell:
     """Return the turns of a method as one cell, without the dropped samples; failed if there are too few samples."""
     failure = next((cell.failure for cell in turns if cell.failure is not None), None)
     samples_ms = [ms for cell in turns if cell.figures is not None for ms in cell.figures.samples_ms]
     if failure is not None or len(samples_ms) < asked.repeats:
-        return Cell(way=way, condition=condition, failure=failure or otherwise)
+        return clocks.Cell(way=way, condition=condition, failure=failure or otherwise)
     counted = samples_ms if condition == "cold" else samples_ms[asked.drop :]
-    return Cell(way=way, condition=condition, figures=Figures.of(counted))
+    return clocks.Cell(way=way, condition=condition, figures=clocks.Figures.of(counted))
 
 
 class _Share:
@@ -191,19 +180,19 @@ class _Share:
             self._progress.doing(f"{self._what}, {10 * tenths} % done", left_s)
 
 
-def _check(asked: Asked, cells: Iterable[Cell]) -> None:
+def _check(asked: clocks.Asked, cells: Iterable[clocks.Cell]) -> None:
     failure = _failure(cells)
     if failure is not None:
         raise no_answer(asked.specs[0], asked.batch_size, failure, smallest=False)
 
 
-def _failure(cells: Iterable[Cell]) -> Failure | None:
+def _failure(cells: Iterable[clocks.Cell]) -> Failure | None:
     """Return the first failure of the plain model; a failure with copies or of a graph counts for its own cell only."""
-    plain = (cell for cell in cells if is_plain(cell.way, cell.condition))
+    plain = (cell for cell in cells if clocks.is_plain(cell.way, cell.condition))
     return next((cell.failure for cell in plain if cell.failure is not None), None)
 
 
-def _time_pipeline(asked: Asked, children: Children, progress: Progress, command: str) -> Pipeline:
+def _time_pipeline(asked: clocks.Asked, children: Children, progress: Progress, command: str) -> clocks.Pipeline:
     first, second = asked.specs
     started = now()
     inspections = []
@@ -218,7 +207,7 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
     if times.failure is not None:
         failed = msgspec.structs.replace(first, model=times.failed_model)
         raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
-    found = Pipeline(
+    found = clocks.Pipeline(
         tputfind=__version__,
         command=command,
         started=started,
@@ -231,19 +220,18 @@ def _time_pipeline(asked: Asked, children: Children, progress: Progress, command
         host_work_ms=asked.host_work_ms,
         cells=times.cells,
     )
-    return msgspec.structs.replace(found, sentences=clocks.pipeline_sentences(found))
+    return msgspec.structs.replace(found, sentences=pipeline_sentences(found))
 
 
-def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> PipelineTimes:
+def _pipeline_times(asked: clocks.Asked, children: Children, progress: Progress) -> clocks.PipelineTimes:
     """Return the times of all turns, or the failure that ended them."""
     first, second = asked.specs
-    question = TimePipeline((first, second), asked.batch_size, asked.repeats, asked.drop, asked.host_work_ms, asked.can)
-    turns = len(turn_counts(asked.repeats - asked.drop))
+    turns = len(clocks.turn_counts(asked.repeats - asked.drop))
     share = _Share(progress, "timing the pipeline, every way in turn", turns)
-    found: dict[tuple[Stage, StageMethod], list[float]] = {}
+    found: dict[tuple[clocks.Stage, clocks.StageMethod], list[float]] = {}
     failure, done = misuse_failure(), 0
     try:
-        with closing(children.ask(question, PipelineTimes, _timeout_s(first))) as answers:
+        with closing(children.ask(TimePipeline(asked), clocks.PipelineTimes, _timeout_s(first))) as answers:
             for turn in answers:
                 if turn.failure is not None:
                     return turn
@@ -254,10 +242,10 @@ def _pipeline_times(asked: Asked, children: Children, progress: Progress) -> Pip
     except ChildFailed as death:
         failure = death.failure
     if done < turns:
-        return PipelineTimes(failure=failure, failed_model=f"{first.model} with {second.model}")
-    return PipelineTimes(
+        return clocks.PipelineTimes(failure=failure, failed_model=f"{first.model} with {second.model}")
+    return clocks.PipelineTimes(
         cells=tuple(
-            StageCell(stage=stage, way=way, figures=Figures.of(samples_ms))
+            clocks.StageCell(stage=stage, way=way, figures=clocks.Figures.of(samples_ms))
             for (stage, way), samples_ms in found.items()
         )
     )

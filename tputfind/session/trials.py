@@ -14,7 +14,7 @@ from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.failures import UNUSED_PARAMETERS, ChildFailed, Passed, is_kernel_fault, misuse_failure
-from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TimedBatch, TryBatch
+from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
 from tputfind.record.spec import Spec
@@ -248,39 +248,11 @@ def _rows(
             host.begin()
         elif answer.window == "ended":
             seen, others_busy_cores = watch.end(), host.end()
-        elif answer.batch is not None:
-            yield row_of(
-                answer.batch,
-                seconds=answer.seconds,
-                memory_of_others_bytes=others_bytes,
-                health=seen,
-                others_busy_cores=others_busy_cores,
-                all_busy_share=barrier.all_busy_share,
-            )
+        elif answer.row is not None:
+            beside = {"health": seen, "others_busy_cores": others_busy_cores, "all_busy_share": barrier.all_busy_share}
+            timings = tuple(msgspec.structs.replace(timing, **beside) for timing in answer.row.timings)
+            yield msgspec.structs.replace(answer.row, timings=timings, memory_of_others_bytes=others_bytes)
             seen = others_busy_cores = None
-
-
-def row_of(
-    batch: TimedBatch,
-    *,
-    seconds: float,
-    memory_of_others_bytes: int | None = None,
-    health: Health | None = None,
-    others_busy_cores: float | None = None,
-    all_busy_share: float | None = None,
-) -> Row:
-    """Return the row of a batch size that one process timed, with the parent's observations."""
-    fields = msgspec.structs.asdict(batch)
-    timing = fields.pop("timing")
-    if timing is not None:
-        seen = {"health": health, "others_busy_cores": others_busy_cores, "all_busy_share": all_busy_share}
-        timing = msgspec.structs.replace(timing, **seen)
-    return Row(
-        **fields,
-        timings=() if timing is None else (timing,),
-        seconds=seconds,
-        memory_of_others_bytes=memory_of_others_bytes,
-    )
 
 
 def is_other_memory_equal(then_bytes: int | None, now_bytes: int | None) -> bool:

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Final, NamedTuple
 
 from tputfind.errors import TputfindError
-from tputfind.processes.messages import TimeMethods, TimePipeline
+from tputfind.processes.messages import TimeMethods
 from tputfind.record import clocks
 from tputfind.record.spec import Spec
 from tputfind.record.types import GRAD_MODES
@@ -33,15 +33,16 @@ Samples = Sequence[Sequence[float]]
 """Milliseconds per batch, for each method that a loop measures."""
 
 
-def time_methods(asked: TimeMethods, announce: Callable[[float], None]) -> Iterator[clocks.Cell]:
+def time_methods(question: TimeMethods, announce: Callable[[float], None]) -> Iterator[clocks.Cell]:
     """Yield the cells, turn by turn.
 
     If a loop with copies fails and the process can continue, only that loop ends. Any other failure ends the timing.
     """
-    device = open_device(asked.spec.device, asked.can)
-    timed = _Timed(asked, device, announce)
+    asked = question.asked
+    device = open_device(asked.specs[0].device, asked.can)
+    timed = _Timed(question, device, announce)
     failed: set[clocks.Loop] = set()
-    for turn in clocks.schedule(asked.loops, asked.repeats, asked.drop):
+    for turn in clocks.schedule(question.loops, asked.repeats, asked.drop):
         for loop, count in turn:
             if loop in failed:
                 continue
@@ -71,8 +72,10 @@ def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float],
 class _Timed:
     """Times the batch of one request on its device; makes batch, graph and copies when they are first needed."""
 
-    def __init__(self, asked: TimeMethods, device: Device, announce: Callable[[float], None]) -> None:
-        self._asked = asked
+    def __init__(self, question: TimeMethods, device: Device, announce: Callable[[float], None]) -> None:
+        self._spec = question.asked.specs[0]
+        self._batch_size = question.asked.batch_size
+        self._expected_s = question.expected_s
         self._device = device
         self._announce = announce
         self._warm: dict[tuple[bool, clocks.Condition], tuple[Step, float]] = {}
@@ -81,9 +84,9 @@ class _Timed:
         """Run one loop of ``count`` timings, after warm-up and a lead-in batch unless the condition is ``cold``."""
         loop = _LOOPS[ways[0]]
         batch = self._batch  # made outside of inference mode, as a user would
-        with inference(self._asked.spec.grad_mode):
+        with inference(self._spec.grad_mode):
             if condition == "cold":
-                self._announce(self._asked.expected_s)
+                self._announce(self._expected_s)
                 samples = loop(self._device, batch, count, 0)
             else:
                 step, seconds = self._warm_step(condition, graph=ways == clocks.GRAPH)
@@ -94,10 +97,10 @@ class _Timed:
 
     @cached_property
     def _batch(self) -> Batch:
-        self._device.limit_memory(self._asked.spec.memory_limit_bytes)
-        workload = make_workload(self._asked.spec, self._device.torch_device)
-        with inference(self._asked.spec.grad_mode):
-            batch = workload.batch(self._asked.batch_size)
+        self._device.limit_memory(self._spec.memory_limit_bytes)
+        workload = make_workload(self._spec, self._device.torch_device)
+        with inference(self._spec.grad_mode):
+            batch = workload.batch(self._batch_size)
         workload.check_samples(batch)
         gc.collect()
         gc.freeze()  # garbage collections in a loop then scan the objects of the steps only, not all of torch
@@ -113,7 +116,7 @@ class _Timed:
             step: Step = self._replay if graph else self._batch
             if condition != "warm":
                 step = _chain(self._batch.feed_from_host(pinned=condition == "pinned"), step)
-            self._warm[graph, condition] = step, warmed_s(self._device, step, self._asked.spec, self._announce)
+            self._warm[graph, condition] = step, warmed_s(self._device, step, self._spec, self._announce)
         return self._warm[graph, condition]
 
 
@@ -208,7 +211,7 @@ class _Pipeline(NamedTuple):
     second: Step
 
 
-def time_pipeline(asked: TimePipeline, announce: Callable[[float], None]) -> Iterator[clocks.PipelineTimes]:
+def time_pipeline(asked: clocks.Asked, announce: Callable[[float], None]) -> Iterator[clocks.PipelineTimes]:
     """Build both models, calibrate the host's work, and time the pipeline by every method that the device supports.
 
     Yield the times of each turn, or a failure as the last item.
@@ -265,7 +268,7 @@ def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[
 
 
 def _time_in_turns(
-    pipeline: _Pipeline, asked: TimePipeline, seconds: float, announce: Callable[[float], None]
+    pipeline: _Pipeline, asked: clocks.Asked, seconds: float, announce: Callable[[float], None]
 ) -> Iterator[tuple[clocks.StageCell, ...]]:
     """Time by every method in every turn, in a rotating order, so that drift favours no method.
 

@@ -15,7 +15,7 @@ import msgspec
 from tputfind.errors import TputfindError
 from tputfind.processes import messages
 from tputfind.processes.failures import Circumstances, Passed, exception_failure
-from tputfind.record.record import Failure, OutputCheck, Sight, Timing, Trial
+from tputfind.record.record import Failure, OutputCheck, Row, Sight, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.worker import ranks
@@ -117,8 +117,8 @@ def _answers(question: messages.Question, listener: _Told) -> Iterator[msgspec.S
             yield from _take_turns(question, listener)
         case messages.TimeMethods():
             yield from time_methods(question, listener.busy)
-        case messages.TimePipeline():
-            yield from time_pipeline(question, listener.busy)
+        case messages.TimePipeline(asked):
+            yield from time_pipeline(asked, listener.busy)
         case messages.TraceOnFake(spec, batch_size):
             from tputfind.worker.fake_trace import fake_trace  # slow to import and rarely needed
 
@@ -255,19 +255,19 @@ def _time_batches(
                 limit_bytes = asked.memory_limit_bytes or asked.spec.memory_of_each_bytes
                 device.limit_memory(limit_bytes, by_module=mode_class(asked.spec.mode).as_it_is)
                 workload = make_workload(asked.spec, device.torch_device, listener.doing)
-            timed = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
+            row = _time_batch(asked, device, workload, batch_size, listener, load=load, tried=tried)
         except TputfindError:
             raise
         except BaseException as error:  # as above
             ranks.wait_if_lost(error)
             failure = failure_of(error, device, batch_size, passed, asked.spec.smallest_batch)
-            timed = messages.TimedBatch(batch_size=batch_size, failure=failure)
+            row = Row(batch_size=batch_size, failure=failure)
         seconds = perf_counter() - start - (listener.met_s - met_s)
-        yield messages.Timed(batch=timed, seconds=seconds)
-        compiled = not mode_class(asked.spec.mode).as_it_is or (timed.timing is not None and timed.timing.compiled)
-        if timed.failure is not None or not device.usable() or compiled:
+        yield messages.Timed(row=msgspec.structs.replace(row, seconds=seconds))
+        compiled = not mode_class(asked.spec.mode).as_it_is or any(timing.compiled for timing in row.timings)
+        if row.failure is not None or not device.usable() or compiled:
             return  # the memory of a model compiled or captured for one batch size would add to that of the next
-        passed = Passed(batch_size, timed.peak_reserved_bytes)
+        passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
 def _time_batch(
@@ -279,7 +279,7 @@ def _time_batch(
     *,
     load: Load,
     tried: _Tried | None = None,
-) -> messages.TimedBatch:
+) -> Row:
     spec = asked.spec
     with gradients(spec):
         loaded = tried.loaded if tried is not None else None
@@ -289,7 +289,7 @@ def _time_batch(
             device.check_limit()
             used = device.memory_use()
             _check_samples(loaded)
-            return messages.TimedBatch(batch_size=batch_size, **used._asdict())
+            return Row(batch_size=batch_size, **used._asdict())
         try:
             windows = time_windows(device, loaded.work, loaded.stopwatch, asked.plan, listener, load=load)
             last = windows.output if _is_left_alone(asked, loaded.batch) else None
@@ -316,17 +316,15 @@ def _time_batch(
         del last
         ranks.end_turns()
         if isinstance(output, Failure):
-            return messages.TimedBatch(batch_size=batch_size, failure=output)
+            return Row(batch_size=batch_size, failure=output)
         if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
             seen += ("cached",)
         if tried is None and _grows(device, loaded, min(windows.latency_ms)):  # after a trial no limit is left
             seen += ("grows",)
-    return messages.TimedBatch(
+    return Row(
         batch_size=batch_size,
-        timing=timing,
-        peak_allocated_bytes=used.peak_allocated_bytes,
-        peak_reserved_bytes=used.peak_reserved_bytes,
-        allocator_retries=used.allocator_retries,
+        timings=(timing,),
+        **used._asdict(),
         output=output,
         parameter_bytes=workload.parameter_bytes,
         seen=seen,
