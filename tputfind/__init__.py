@@ -78,7 +78,6 @@ def __dir__() -> list[str]:
 
 
 def _results() -> ModuleType:
-    """Import and return the module that makes files, tables and texts of results."""
     from tputfind.report import results
 
     return results

@@ -217,7 +217,6 @@ def _remove_separators(text: str) -> str:
 
 
 def _index_of(value: object) -> int | None:
-    """Return a Python or NumPy integer as an int; None for any other value."""
     if isinstance(value, bool):
         return None
     try:

@@ -74,7 +74,6 @@ def answers(record: Record) -> list[tuple[Answer, Row]]:
 
 
 def _row_of(edge: Edge | None, rows: Sequence[Row]) -> Row | None:
-    """Return the row of the largest batch of a closed edge, or None."""
     largest = edge.largest_batch if edge is not None and edge.closed else None
     return next((row for row in rows if row.batch_size == largest), None)
 

@@ -338,7 +338,6 @@ def _describe_difference(name: str, before: object, after: object) -> Iterator[s
 
 
 def _largest(record: Record) -> str:
-    """Return the largest batch and its limit as text; empty if there was no search."""
     edge = record.edge
     return "" if edge is None else f"{answers.largest_of(edge)} ({edge.limited_by.replace('_', ' ')})"
 

@@ -303,7 +303,6 @@ def _latest(records: Sequence[Record]) -> list[Record]:
 
 
 def _common(records: Sequence[Record]) -> set[int]:
-    """Return the batch sizes that were timed in every record."""
     timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
     return set.intersection(*timed) if timed else set()
 

@@ -191,7 +191,6 @@ class _ModelFirst(click.Group):
         write_examples(formatter, _EXAMPLES)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete commands, and the models and options of `tputfind run`."""
         run = self.commands["run"]
         if incomplete.startswith("-"):
             offered = [*run.shell_complete(click.Context(run), incomplete), *super().shell_complete(ctx, incomplete)]

@@ -96,7 +96,6 @@ def _compare_records(
     *,
     force: bool,
 ) -> tuple[list[Comparison], Outputs]:
-    """Compare records, or folders of them."""
     if len(places_of_records) != 2:
         raise BadRequest(f"name OLD and NEW: {len(places_of_records)} are given", "see tputfind compare --help")
     old, new = places_of_records

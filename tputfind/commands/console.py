@@ -167,7 +167,6 @@ def _leave(error: TputfindError, show_traceback: bool = False) -> NoReturn:
 
 
 def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
-    """Print a message and exit with the code, also if stderr cannot be written."""
     try:
         say()
         sys.stderr.flush()

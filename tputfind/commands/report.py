@@ -51,7 +51,6 @@ def main(given: Given, *, show_traceback: bool) -> int:
 
 
 def _apply_request(record: Record, asked: Mapping[str, str]) -> Record:
-    """Return the record as if it had been requested with these options."""
     trains = "effective_batch" in asked
     if trains and record.spec.phase != "train":
         raise BadRequest(f"--effective-batch is for records of --phase train, which that of {record.spec.model} is not")

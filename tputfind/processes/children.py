@@ -474,8 +474,6 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
 
 
 class _Silent(Exception):
-    """Raised when a child is silent for longer than it may be."""
-
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
         self.seconds = seconds

@@ -45,7 +45,6 @@ def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _read(path: Path) -> bytes:
-    """Return a file's content, decompressed if it is a gzip file."""
     try:
         with path.open("rb") as file:
             data = file.read(_MOST_BYTES + 1)

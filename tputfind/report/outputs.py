@@ -221,7 +221,6 @@ class Outputs:
                 self.problems.append(Defect(str(output.path), defect).make_error())
 
     def _write(self, output: Output, data: bytes) -> None:
-        """Write a file, unless it has become protected since it was checked."""
         if files.descriptor_of(output.path) is not None or not _has_content(output.path, data):
             self.check(output)
             files.write_whole(output.path, data)

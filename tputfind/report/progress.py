@@ -86,8 +86,6 @@ class DeviceProgress:
 
 
 class _PlainListener:
-    """Prints each event as a line."""
-
     def __init__(self, console: Console) -> None:
         self.devices: dict[str, DeviceProgress] = {}
         self.lock = RLock()

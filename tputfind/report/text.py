@@ -96,7 +96,6 @@ def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _newest_of_each(records: Sequence[Record]) -> list[Record]:
-    """Return the newest record of each recipe."""
     places = [(identity.name_of(record.spec), record.environment.device) for record in records]
     newest: dict[object, Record] = {}
     for place, record in zip(places, records, strict=True):

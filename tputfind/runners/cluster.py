@@ -106,7 +106,6 @@ def list_nodes(address: str) -> list[Node]:
 
 
 def _at(spec: Spec, place: ClusterPlace, busy: int) -> Spec:
-    """Return a spec for a place; ``busy`` is the number of devices of a node that may run such jobs at once."""
     return msgspec.structs.replace(queue_spec(spec, busy), device=place.device)
 
 

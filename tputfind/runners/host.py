@@ -299,14 +299,12 @@ _SUSPICIOUS: Final = (ModelFailed, NoSuchDevice, BrokenInstall)
 
 
 def _may_be_device_fault(measured: Measured) -> bool:
-    """Whether a failure may be the device's fault."""
     record = measured.record
     failures = [*(trial.failure for trial in record.trials), *(row.failure for row in record.rows)]
     return any(failure is not None and failure.kind in _MAY_BE_THE_DEVICE for failure in failures)
 
 
 def _device_failure(place: HostPlace, children: Children) -> str:
-    """Return why a device cannot even multiply two matrices; empty if it can, so that the model is at fault."""
     children.end_within(None)
     try:
         children.ask_one(TryDevice(place.name), Environment, _TRY_S)

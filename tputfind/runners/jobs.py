@@ -194,7 +194,6 @@ class Jobs:
             yield from partial
 
     def _look(self) -> None:
-        """Update the list of nodes, and report the nodes that were lost."""
         self._look_s = self._clock() + _LOOK_S
         nodes = list(self._executor.nodes())
         ids = {node.id for node in nodes}
@@ -293,7 +292,6 @@ class Jobs:
                 yield Came(number, record, whole=True, ended_by=interruption)
 
     def _came(self, end: End, state: _State) -> Came:
-        """Return the result in a job's answer, which is checked like any file."""
         number = end.number
         self._moved_s = self._heard_s = self._clock()
         if end.answer is None:

@@ -124,11 +124,9 @@ class Course:
         return next(in_layouts, waiting[0])
 
     def _expected_s(self, spec: Spec) -> float:
-        """Return the expected seconds of a round with a variant, which its mode decides."""
         return self._took_s.get(spec.mode, _COMPILES_S if is_compile_mode(spec.mode) else _STARTS_S)
 
     def _next_rival(self) -> Spec | None:
-        """Return the fastest variant that may be faster than the leader; None if there is none, or no time."""
         timed = self._turns
         levels = levels_of(timed)
         for rival in sorted(levels, key=lambda spec: -levels[spec]):

@@ -76,8 +76,6 @@ class Stations:
 
 
 class _Station:
-    """One device, with its thread and its processes."""
-
     def __init__(self, place: HostPlace, children: Children, events: SimpleQueue[Done | None]) -> None:
         self.children = children
         self._place = place
@@ -88,7 +86,6 @@ class _Station:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread, which ends the processes."""
         self._given.put(None)
         self._thread.join()
 

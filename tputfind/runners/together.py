@@ -46,7 +46,6 @@ def common_batch_sizes(alone: Iterable[Alone]) -> list[int]:
 
 
 def _answer_batch_sizes(record: Record) -> set[int]:
-    """Return the batch sizes that decide the answers of a record."""
     largest = set() if record.edge is None else {record.edge.largest_batch}
     return stopping.contenders(record.spec, record.rows, record.edge) | largest
 
@@ -97,7 +96,6 @@ class Together:
                 one.session.update(finished=now())
 
     def _working_devices(self, batch_size: int) -> list[BusyDevice]:
-        """Return the devices on which a batch size has not failed."""
         rows = [(one, one.session.row(batch_size)) for one in self._devices]
         return [one for one, row in rows if row is None or row.failure is None]
 
@@ -129,7 +127,6 @@ def _wants_more(session: Session, batch_size: int) -> bool:
 
 
 def _time_one(device: BusyDevice, batch_size: int, seat: Seat) -> None:
-    """Time a batch size in one process, in the thread of its device."""
     try:
         device.session.time_beside_others(batch_size, seat, device.trials)
     finally:

@@ -163,7 +163,6 @@ class CachingAllocator:
         return found
 
     def _new(self, size: int, *, small: bool) -> Block | None:
-        """Return a block with new memory; None if the device has none left."""
         taken = segment_bytes(size)
         if (self._capped or not self._expandable) and self.reserved_bytes + taken > self.limit_bytes:
             return None

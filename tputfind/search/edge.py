@@ -164,12 +164,10 @@ class _Search:
 
     @property
     def fails_at(self) -> int:
-        """The smallest beyond ``passes`` that fails."""
         return min(unit for unit in self.failed if unit > self.passes)
 
     @property
     def open(self) -> bool:
-        """Whether a number between the two is worth a trial."""
         near = _NEAR.get(self.failed[self.fails_at], 0.0) * self.fails_at
         return self.fails_at - self.passes > max(1, near)
 
@@ -255,7 +253,6 @@ class _Search:
         return min(max(unit, lowest), highest, most)
 
     def learn(self, unit: int, obstacle: LimitedBy | None) -> None:
-        """Record an answer, and add or remove credit for it."""
         passes, width, wide, was_open = self.passes, self.fails_at - self.passes, self._wide, self.open
         if obstacle is None:
             near = self._expected and unit < MOST_GROWTH * passes

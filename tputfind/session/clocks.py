@@ -161,8 +161,6 @@ def _join_turns(
 
 
 class _Share:
-    """Shows the finished fraction of a task, in tenths, and the expected time that is left."""
-
     def __init__(self, progress: Progress | None, what: str, whole: int) -> None:
         self._progress = progress
         self._what = what
@@ -224,7 +222,6 @@ def _time_pipeline(asked: clocks.Asked, children: Children, progress: Progress, 
 
 
 def _pipeline_times(asked: clocks.Asked, children: Children, progress: Progress) -> clocks.PipelineTimes:
-    """Return the times of all turns, or the failure that ended them."""
     first, second = asked.specs
     turns = len(clocks.turn_counts(asked.repeats - asked.drop))
     share = _Share(progress, "timing the pipeline, every way in turn", turns)

@@ -271,7 +271,6 @@ def _forecast(session: Session, memory_bytes: int) -> CardForecast:
 
 
 def _edge(session: Session, memory_bytes: int | None) -> int | None:
-    """Return the largest batch expected under a limit; the maximum batch size if no limit is expected."""
     return expected_batch(session.known(memory_bytes), 0, None)
 
 

@@ -170,7 +170,6 @@ class Session:
         return is_edge or (is_early and batch_size in spec.sizes_up_to(batch_size))
 
     def _try_and_time(self, batch_size: int) -> None:
-        """Record a trial, and the row that its process then times if the batch fits."""
         self._announce_trial(batch_size, TRIAL_STEPS, self.runner.memory_limit_bytes)
         planned, passed = stopping.process_plan(self._spec, 0), self._passed_below(batch_size)
         with closing(self.runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
@@ -345,7 +344,6 @@ class Session:
         self._keep(timed)
 
     def _keep(self, row: Row) -> None:
-        """Add the measurement of a batch size by one process to its row."""
         before = self.row(row.batch_size)
         others = (other for other in self.record.rows if other is not before)
         whole = row if before is None else merge_rows(before, row)
@@ -362,7 +360,6 @@ class Session:
         return self.record.row(batch_size)
 
     def _has_same_memory_use(self, taken: Trial | Row) -> bool:
-        """Whether other processes hold as much of the device's memory now as at this trial or row."""
         return is_other_memory_equal(taken.memory_of_others_bytes, self.runner.memory_of_others_bytes())
 
     def edge_is_current(self, edge: Edge) -> bool:
@@ -375,7 +372,6 @@ class Session:
         return (*self.record.trials, *self.record.rows)
 
     def _passed_below(self, batch_size: int) -> Passed | None:
-        """Return the largest smaller batch that has passed; None if there is none."""
         taken = [one for one in self._trials_and_rows() if one.failure is None]
         below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
         return max(below, key=lambda passed: passed.batch_size, default=None)

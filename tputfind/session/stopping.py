@@ -132,14 +132,12 @@ def contenders(spec: Spec, rows: Sequence[Row], edge: Edge | None) -> set[int]:
 
 
 def _accumulation_rows(spec: Spec, timed: Sequence[Row], size: int) -> list[Row]:
-    """Return the rows that may reach the effective batch the fastest."""
     divide = rows_that_reach(spec, timed, size)
     most = max((row.samples_per_s or 0.0 for row in divide), default=0.0)
     return [row for row in divide if _may_reach(row, most)]
 
 
 def _may_reach(row: Row, samples_per_s: float) -> bool:
-    """Whether a row may have this throughput, within the uncertainty of one process."""
     return (row.samples_per_s or 0.0) * (1 + doubt_of_one_process(row)) >= samples_per_s
 
 

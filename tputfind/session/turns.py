@@ -113,7 +113,6 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
 
 
 def _needs_another_block(done: int, until_s: float) -> bool:
-    """Whether another block is taken."""
     left_s = until_s - monotonic()
     return done < _MOST_BLOCKS and (left_s > 0 or (done < _FEWEST_BLOCKS and (done == 0 or left_s > -_LONG_S)))
 
@@ -219,7 +218,6 @@ class _Process:
         os.close(self._gate)
 
     def start(self) -> None:
-        """Wait until the process is warm."""
         self._ready = self._next()
         self._spans_ms[not self._variant.cost.alone] += self._ready.device_ms
 
@@ -248,7 +246,6 @@ class _Process:
         return ready.samples / spent
 
     def median_speed(self) -> Speed:
-        """Return the throughput and the latency in all windows."""
         alone, back_to_back = self._spans_ms[True], self._spans_ms[False]
         if not self._variant.can.events:  # every step is synchronised, and the windows are spread over more time
             alone = back_to_back = alone + back_to_back

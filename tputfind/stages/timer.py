@@ -251,8 +251,6 @@ class _Inner(Samples):
 
 
 class _Stage:
-    """Running figures of one stage."""
-
     __slots__ = (
         *("asked", "failed", "first_ns", "host", "host_ns", "inner_ns", "inner_spans", "last_ns", "name", "spans"),
         *("submit_ns", "submitted"),
@@ -284,7 +282,6 @@ class _Stage:
             self.inner_ns += (end_ns - start_ns) * inner
 
     def line(self, whole_ns: float) -> StageTime:
-        """Return the stage's current figures."""
         spans, count = self.spans, self.host + self.submitted
         known = (spans.count or self.host) and whole_ns > 0
         outer_ns = (spans.total - self.inner_spans.total) * 1e6 + self.host_ns - self.inner_ns
@@ -303,8 +300,6 @@ class _Stage:
 
 
 class _Stages(dict[str, _Stage]):
-    """Stages by name, in order of first use."""
-
     def __missing__(self, name: str) -> _Stage:
         return self.setdefault(name, _Stage(name))  # if two threads arrive at once, both get the first one's
 
@@ -331,7 +326,6 @@ class _Block:
         self._start_ns = perf_counter_ns()
 
     def is_open_in(self, stage: _Stage) -> bool:
-        """Whether this is an open block of the stage."""
         return self._stage is stage and self._start_ns > 0
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:

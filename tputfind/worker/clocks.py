@@ -259,7 +259,6 @@ def _arithmetic_ns(count: int) -> int:
 
 
 def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[[float], None]) -> tuple[Step, float]:
-    """Return the warmed-up step of a model, and its approximate time in seconds."""
     workload = make_workload(spec, device.torch_device)
     with inference(spec.grad_mode):
         batch = workload.batch(batch_size)

@@ -61,7 +61,6 @@ class _View(NamedTuple):
 
 
 def _view_of(value: Any) -> Any:
-    """Return a tensor on the meta device as a view; any other value as it is."""
     if not isinstance(value, torch.Tensor) or not value.is_meta:
         return value
     storage, offset = value.untyped_storage(), int(value.storage_offset())

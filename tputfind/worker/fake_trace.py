@@ -129,7 +129,6 @@ class _FakeWorkload(Workload):
 
     @property
     def optimizers(self) -> Sequence[Optimizer]:
-        """The optimizers of the module; empty for inference."""
         return () if self._training is None else self._training.optimizers
 
     def _repeat_samples(self, batch_size: int, draw: int) -> None:
@@ -154,8 +153,6 @@ class _Recorder(TorchDispatchMode):
         self._multiplied: set[bool] = set()
 
     def watch(self, optimizer: Optimizer) -> None:
-        """Record at each step of an optimizer which storages hold gradients and which hold its state."""
-
         def before(optimizer: Optimizer, _args: object, _kwargs: object) -> None:
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
             self.gradients.update(self._find_numbers([weight.grad for weight in weights]))
@@ -174,7 +171,6 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
-        """Run an operation, and record its allocations."""
         if func is _device_of:
             return self._device_of(args[0])
         if func in _IN_STEPS:
@@ -287,7 +283,6 @@ def _autograd(spec: Spec) -> AbstractContextManager[Any]:
 
 @contextmanager
 def _watch_linear(recorder: _Recorder) -> Iterator[None]:
-    """Set the recorder's ``in_linear`` while a linear layer runs."""
     linear = functional.linear
 
     def watch_linear(*args: Any, **keywords: Any) -> Any:
@@ -367,7 +362,6 @@ class _Attention(torch.autograd.Function):
 
 
 def _like(query: torch.Tensor, width: int) -> torch.Tensor:
-    """Return an empty tensor of the query's shape, with another last length and the query's order of axes in memory."""
     order = sorted(range(query.dim()), key=query.stride, reverse=True)
     shape = [*query.shape[:-1], width]
     empty = query.new_empty([shape[axis] for axis in order])

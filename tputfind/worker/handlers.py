@@ -70,8 +70,6 @@ def _answer(said: msgspec.Struct) -> messages.Reply:
 
 
 class _Told:
-    """Sends progress messages to the parent between answers."""
-
     def __init__(self, say: Callable[[messages.Reply], None], gate_fd: int | None) -> None:
         self._say = say
         self._gate_fd = gate_fd
@@ -388,7 +386,6 @@ def _is_left_alone(asked: messages.TimeBatches, batch: Batch) -> bool:
 
 
 def _observations(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
-    """Yield the observations of the model during its timing."""
     yield from loaded.batch.seen
     if loaded.workload.trains_by_stand_in:
         yield "loss_stand_in"
@@ -401,7 +398,6 @@ def _observations(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
 
 
 def _remembers_inputs(asked: messages.TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
-    """Return whether the model is measured to be faster for inputs that it has run before."""
     spec = asked.spec
     if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_class(spec.mode).as_it_is:
         return False
@@ -432,7 +428,6 @@ def _check_still(spec: Spec, loaded: _Loaded) -> None:
 
 
 def _timing(spec: Spec, device: Device, windows: Windows, loaded: _Loaded, first_step_ms: float) -> Timing:
-    """Return the timing of a row; the copies alone are timed here."""
     throughput = windows.throughput
     copies_ms = (None, None) if loaded.transfer is None else loaded.transfer.copies_ms(device)
     # No separate submission time: on the CPU the call does the work itself, and a gradient scaler waits for it.
@@ -485,7 +480,6 @@ class _Loaded(NamedTuple):
 
     @property
     def batch(self) -> Batch:
-        """The batch, or the first of those that take turns."""
         return self.batches[0]
 
 

@@ -242,7 +242,6 @@ def shows_samples(value: object, split: Split) -> bool:
 
 
 def _is_array(value: object) -> bool:
-    """Return whether a value is an array of numpy or of a library with numpy's interface."""
     return hasattr(value, "__array__") and hasattr(value, "shape")
 
 

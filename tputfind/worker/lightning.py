@@ -198,8 +198,6 @@ class LightningTraining(Training):
 
 
 class _Optimizer:
-    """An optimizer as ``self.optimizers()`` returns it to a module; its steps go through the training."""
-
     def __init__(self, optimizer: Any, training: LightningTraining) -> None:
         self.optimizer = optimizer
         self._training = training

@@ -107,7 +107,6 @@ def trial_step_ms(spans_ms: Sequence[float]) -> float:
 
 
 def _restore_and_wait(device: Device, restore: Restore | None) -> None:
-    """Restore the inputs, and wait for the device."""
     if restore is not None:
         restore()
         device.synchronize()

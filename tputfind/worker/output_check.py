@@ -91,7 +91,6 @@ def check_output(batch: Batch, dtype: str, small_size: int, output: object = Non
 
 
 def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
-    """Compare all outputs of a small batch with those of an eager run."""
     here, there, again = (
         [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(run())]
         for run in (batch, eager, eager)
@@ -149,7 +148,6 @@ class _Differs(NamedTuple):
 def _compare_samples(
     reference: Sequence[_Sample], other: Sequence[_Sample], whole: Sequence[_Sample], noise: float
 ) -> OutputCheck | _Differs:
-    """Compare the outputs of the first and last sample, which alternate in each list."""
     overflowing, vanishing, telling = False, False, False
     difference: float | None = None
     for number, (one, another, here) in enumerate(zip(reference, other, whole, strict=True)):

@@ -272,7 +272,6 @@ class OwnStep:
 
     @cached_property
     def _findings(self) -> _Seen:
-        """The findings from two small batches, which are then discarded."""
         if self._makes_its_batch:
             return _Seen("unknown", "", grows=True, shows_samples=False)
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
@@ -323,7 +322,6 @@ def check_import_memory(spec: Spec, total_bytes: int) -> None:
 
 
 def _optimizers_here() -> list[torch.optim.Optimizer]:
-    """Return the optimizers that exist in this process."""
     gc.collect()  # optimizers of an earlier step may be in reference cycles
     found = (each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
     return [each for each in found if "param_groups" in vars(each)]

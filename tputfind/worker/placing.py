@@ -128,7 +128,6 @@ def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequenc
 
 
 def _clone(value: Any) -> Any:
-    """Return a value with copies of its tensors."""
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     parts = parts_of(value)

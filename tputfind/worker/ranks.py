@@ -113,7 +113,6 @@ class _Member:
         has_begun.wait()
 
     def write_state(self) -> None:
-        """Write the progress of this process, from which a rank that waits in vain is detected."""
         beats.write(self._folder, self.rank, Beat(self._steps, self._at_work, self._before, _collectives()))
 
     def take_turn(self) -> None:
@@ -150,11 +149,9 @@ class _Member:
         return max(1, min(_AHEAD, int(_AHEAD_S / max(mean_s, 1e-9))))
 
     def rest(self) -> None:
-        """Note that no step is running."""
         self._at_work = False
 
     def tell(self, word: bytes) -> None:
-        """Send a word to all other ranks."""
         try:
             for pipe in self._pipes:
                 os.write(pipe, word)

@@ -183,7 +183,6 @@ def _make_sender(answers_fd: int) -> Callable[[bytes], None]:
 
 
 def _adopt_orphans() -> None:
-    """Adopt the processes that a child leaves when it ends."""
     set_child_subreaper = 36  # PR_SET_CHILD_SUBREAPER, linux/prctl.h
     ctypes.CDLL(None).prctl(set_child_subreaper, 1)
 

@@ -175,7 +175,6 @@ class _Sampler:
         self.others += 1
 
     def take(self, batches: int) -> None:
-        """Take and time this many batches."""
         if self.one_by_one:
             watches = [self._stopwatch] * batches
             restore = self._work.restore()

@@ -155,7 +155,6 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
 
 
 def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
-    """Return the optimizer classes of torch.optim by their names in lower case."""
     every = {name.lower(): getattr(torch.optim, name) for name in dir(torch.optim)}
     return {
         name: each
@@ -165,7 +164,6 @@ def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
 
 
 def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
-    """Return whether each weight belongs to a layer that makes sparse gradients."""
     found = [layer.weight for layer in module.modules() if getattr(layer, "sparse", False)]
     return all(any(weight is other for other in found) for weight in weights)
 

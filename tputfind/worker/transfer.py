@@ -19,8 +19,6 @@ _REPEATS: Final = 10
 
 
 class _Slot:
-    """One batch's buffers on the device and in pinned host memory."""
-
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.feed = batch.feed_from_host(pinned=True)

@@ -313,7 +313,6 @@ class Workload:
 
     @cached_property
     def _probes(self) -> tuple[list[int], list[Call]]:
-        """Two or three batch sizes, and the inputs that the user's callable makes for them."""
         begin_s = perf_counter()
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
         made = [self._smallest, self._make_call(sizes[1])]
@@ -326,7 +325,6 @@ class Workload:
 
     @cached_property
     def _split(self) -> Split:
-        """The location of the samples in a batch's inputs."""
         if not callable(self._wanted):
             return drawn_split(self._wanted)
         sizes, made = self._probes
@@ -430,7 +428,6 @@ def dtype_name(tensor: torch.Tensor) -> str:
 
 
 def _shapes(inputs: object) -> str:
-    """Return the shapes of the first tensors of the inputs and the number of further tensors, as text."""
     shapes = [shape_of(tensor) for tensor in tensors_of(inputs)]
     more = f" and {len(shapes) - _SHOWN} more" if len(shapes) > _SHOWN else ""
     return (shape_text(shapes[:_SHOWN]) if shapes else "no tensor") + more

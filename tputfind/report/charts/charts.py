@@ -268,7 +268,6 @@ def _mib(mib: float) -> str:
 
 
 def _limit_bytes(record: Record) -> int | None:
-    """Return the memory limit of a record's batches in bytes; None if unknown."""
     found = record.edge.memory_limit_bytes if record.edge is not None else None
     return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
 

@@ -222,7 +222,6 @@ def _heading(chart: Chart, x: float) -> str:
 
 
 def _lines(there: list[tuple[Series, Point]], named: dict[int, str]) -> Iterator[str]:
-    """Yield the values at one place, one line per record."""
     of_record: dict[int, list[str]] = {}
     for series, point in there:
         of_record.setdefault(series.number, []).append(point.text)
@@ -319,7 +318,6 @@ def _level(axes: Axes, which: str, value: float, text: str, colours: dict[str, s
 
 
 def _share(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
-    """Return the position of a point in the axes, as fractions of their width and height."""
     across, up = axes.transAxes.inverted().transform(axes.transData.transform(point))
     return float(across), float(up)
 

@@ -155,7 +155,6 @@ def _is_shown(column: Column, bar: int, dropped: int) -> bool:
 
 
 def _grid(table: Table, kept: Sequence[int], bar: int, console: Console, most_rows: int | None) -> Grid:
-    """Return the rich table of the columns to keep."""
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
     for place in kept:
         column = table.columns[place]

@@ -114,7 +114,6 @@ def _ratio(ratio: float | None, interval: Interval | None) -> tuple[Cell, Cell]:
 
 
 def _verdict(one: Judged) -> str:
-    """Return a verdict in words: ``slower by 6 %``."""
     if one.verdict in ("same", "not known") or one.ratio is None:
         return one.verdict
     share = 100 * abs(one.ratio - 1)

@@ -84,7 +84,6 @@ def _variants(found: Forecasts) -> Iterator[Table]:
 
 
 def _options(found: Forecasts, variant: VariantForecast) -> str:
-    """Return the options in which a variant differs from the request."""
     checkpoint = ["--grad-checkpoint"] if variant.grad_checkpoint != found.spec.grad_checkpoint else []
     return " ".join(([f"--dtype {variant.dtype}"] if variant.dtype != found.spec.dtype else []) + checkpoint)
 

@@ -85,8 +85,6 @@ class MemoryLimit(NamedTuple):
 
 
 class _Files(NamedTuple):
-    """The names of a control group's memory files."""
-
     limits: tuple[str, ...]
     usage: str
     file_cache: str

@@ -18,8 +18,6 @@ _SLOW_IMPORTS: Final = (*(source.package for source in SOURCES.values() if sourc
 
 
 class _Models(NamedTuple):
-    """How to find a model of a source, and how to list the source's models."""
-
     find: Callable[[Spec], Source]
     named_models: Callable[[], Iterator[NamedModel]] = lambda: iter(())
 

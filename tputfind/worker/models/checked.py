@@ -144,7 +144,6 @@ def _check_program(path: Path, file: io.BufferedReader) -> None:
 
 
 def _check_config(archive: _Archive, name: str, folder: str) -> None:
-    """Check the pickled tensors and objects in a list of weights or constants."""
     for held in json.loads(archive[name])["config"].values():
         entry = str(held["path_name"])
         if _OBJECT.match(entry):

@@ -137,7 +137,6 @@ def read_factory_result(spec: Spec, made: object, inputs: Call | None) -> tuple[
 
 
 def _is_pair(made: object) -> TypeGuard[tuple[nn.Module, MakeInputs]]:
-    """Return whether a factory's result is a module and a callable that makes its inputs."""
     return isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])
 
 
@@ -168,7 +167,6 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
 
 
 def _python_files(folder: Path) -> list[str]:
-    """Return the names of the Python files in a folder; an empty list if it is missing or unreadable."""
     try:
         return sorted(file.name for file in folder.iterdir() if file.suffix == ".py")
     except OSError:

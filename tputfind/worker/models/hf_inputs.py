@@ -137,7 +137,6 @@ def _can_cache(model: Model) -> bool:
 
 
 def _arguments(model: Model, heard: Heard) -> list[str]:
-    """Return the names of the arguments to give, in the order of ``forward``."""
     takes, chosen = set(model.takes), set(model.required)
     if hasattr(model.module, "get_text_features"):  # it compares a text with another input
         chosen |= takes & {"input_ids", "pixel_values", "input_features", "input_values"}
@@ -166,7 +165,6 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
 
 
 def _modality_arguments(model: Model, modality: Modality) -> set[str]:
-    """Return the names of the arguments to give for a modality."""
     encode = _encode(model, modality)
     assert encode is not None
     parameters = inspect.signature(encode).parameters.values()
@@ -263,7 +261,6 @@ def _check_options(model: Model, names: list[str]) -> None:
 
 
 def _make_argument(part: Part, size: int) -> object:
-    """Return the value of an argument for a batch size."""
     if isinstance(part, Same):
         return torch.cat([part.sample] * size) if part.packed else torch.stack([part.sample] * size)
     if isinstance(part, Prompt):

@@ -36,7 +36,6 @@ def _class(count: int, shape: tuple[int, ...] = ()) -> Drawn:
 
 
 def _contrastive(_model: Model, parts: _Parts) -> _Labels:
-    """Return the argument that requests a contrastive loss between samples, as in CLIP."""
     both = "input_ids" in parts and len(set(parts) & {"pixel_values", "input_features"}) > 0
     return {"return_loss": True} if both else {}
 

@@ -100,7 +100,6 @@ class Model:
 
 
 def _configs(config: Any) -> Iterator[Any]:
-    """Yield a configuration and all configurations nested in it."""
     yield config
     for name in config.sub_configs:
         inner = getattr(config, name, None)

@@ -161,7 +161,6 @@ def _image_attention(model: Model) -> Drawn | None:
 
 
 def _half(model: Model) -> Drawn:
-    """Return the upper half of an image; its lower half is another argument."""
     height, width = _image_size(model)
     return Drawn((_channels(model), height // 2, width))
 
@@ -230,7 +229,6 @@ def _pixel_mask(model: Model) -> Drawn:
 
 
 def _patch_positions(model: Model) -> Same:
-    """Return the column and row of every patch."""
     _, rows, columns = _grid(model)
     return Same(torch.cartesian_prod(torch.arange(columns), torch.arange(rows)))
 
@@ -276,7 +274,6 @@ def _frames(model: Model) -> Drawn:
 
 
 def _encoder_states(model: Model) -> Drawn:
-    """Return states of a separate encoder, to which the model attends."""
     width = int(model.look("encoder_hidden_size", "hidden_size", default=1))
     return Drawn((_ENCODED, width))
 

@@ -93,7 +93,6 @@ def _training_mode_notices(path: Path, program: Any) -> Iterator[Notice]:
 
 
 def _trains(node: Any) -> bool:
-    """Return whether an operator's arguments set training mode or a dropout probability."""
     schema = getattr(node.target, "_schema", None)
     names = [argument.name for argument in schema.arguments] if schema is not None else []
     told = dict(zip(names, node.args, strict=False)) | node.kwargs
