@@ -139,7 +139,8 @@ COMMANDS: Final = {
     ),
     "schema": Command("Print the JSON Schema of a record.", examples=("tputfind schema > record.schema.json",)),
 }
-"""Every command has a module of its name here, whose ``main`` takes all arguments and returns the exit code."""
+"""Every command has a module of its name here. Its ``main`` takes all arguments, writes and shows the result, and
+returns the exit code; it raises TputfindError if a request is wrong or cannot be answered."""
 _EXAMPLES: Final = (
     "tputfind resnet50 --dtype fp16",
     "tputfind resnet50 --dtype fp16,bf16 --mode eager,compile --budget 10min",

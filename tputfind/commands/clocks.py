@@ -26,11 +26,6 @@ _LONGEST_HOST_WORK_MS: Final = 60_000.0
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Time the models, write and show the result, and return the exit code.
-
-    Raises:
-        TputfindError: an option is wrong, or the measurement fails.
-    """
     places, quiet, trust = read_places(given), given.pop("quiet"), given.pop("trust_model_file")
     asked = read_request(given.pop("models"), given)
     outputs = check_places(places, model_sources(asked.specs), json="clocks", question=Question(asked.specs))

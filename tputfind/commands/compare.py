@@ -31,13 +31,6 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Compare records or models, write and show the result, and return the exit code.
-
-    Raises:
-        BadRequest: an option is wrong, or the two have nothing in common.
-        BadRecord: a file is not a record.
-        TputfindError: a model of ``--run`` fails.
-    """
     places = read_places(given)
     shares, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
     measuring = {option.name: given[option.name] or None for option in IN_TURN}

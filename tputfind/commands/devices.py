@@ -10,11 +10,6 @@ from tputfind.units import format_bytes
 
 
 def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as every command is called
-    """List the devices, and return the exit code.
-
-    Raises:
-        TputfindError: the devices cannot be listed.
-    """
     if given["ray"] is not None:
         nodes = []
         for node in list_nodes(given["ray"]):

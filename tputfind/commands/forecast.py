@@ -15,11 +15,6 @@ from tputfind.session import forecast
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Forecast the largest batches, write and show the result, and return the exit code.
-
-    Raises:
-        TputfindError: an option is wrong, or the device or the model does not allow it.
-    """
     places, model, memory = read_places(given), given.pop("model"), given.pop("memory")
     on_fake, quiet, trust = map(given.pop, ("on_fake", "quiet", "trust_model_file"))
     sizes, wrong = forecast.read_memories(memory or ())

@@ -12,12 +12,6 @@ from tputfind.units import echo
 
 
 def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as every command is called
-    """List the models that match a pattern, and return the exit code.
-
-    Raises:
-        BadRequest: no model matches.
-        TputfindError: the package with the models cannot be queried.
-    """
     pattern = given["pattern"]
     listed = catalogue.stored_models(pattern)
     if listed is None:

@@ -22,12 +22,6 @@ from tputfind.report.views import records as view
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Show saved results again, write them, and return the exit code.
-
-    Raises:
-        BadRequest: an option is wrong or has no effect, or a file to write is one of the records.
-        BadRecord: a file is not a record.
-    """
     places, records = read_places(given), given["records"]
     asked = {name: given[name] for name in ("slo", "percentile", "effective_batch") if given.get(name) is not None}
     if not records:

@@ -57,11 +57,6 @@ def cluster_of(given: Given) -> Cluster | None:
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Run the command, and return the exit code.
-
-    Raises:
-        TputfindError: a request is wrong, or the measurement fails.
-    """
     output = None if given["output"] is None else files.path_of("--output", given["output"])
     if given["resume"] is not None and output is not None:
         raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")

@@ -10,7 +10,6 @@ from tputfind.record.record import Record
 
 
 def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as every command is called
-    """Print the schema, and return the exit code."""
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Record)}
     sys.stdout.write(f"{json.dumps(schema, indent=1)}\n")
     return 0

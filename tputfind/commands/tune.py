@@ -22,11 +22,6 @@ from tputfind.runners import tune
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Race the variants, write and show the result, and return the exit code.
-
-    Raises:
-        TputfindError: an option is wrong, or the device or the model does not allow it.
-    """
     folder = None if given.pop("no_save") else files.path_of("--output", given["output"] or "results")
     del given["output"]
     places, model, goal = read_places(given, folder), given.pop("model"), given.pop("for") or "throughput"
