@@ -5,25 +5,8 @@ from typing import Final
 
 from tputfind.analysis.notices.model import model_notices
 from tputfind.analysis.notices.noise import merge_noise, noise_notices
-from tputfind.analysis.notices.run import (
-    ADVICE,
-    advice,
-    budget_notices,
-    failure_notices,
-    host_load_notices,
-    other_process_notices,
-    output_notices,
-    search_notices,
-)
-from tputfind.analysis.notices.timing import (
-    allocator_notices,
-    clock_test_notices,
-    copy_notices,
-    graph_break_notices,
-    health_notices,
-    host_bound_notices,
-    window_notices,
-)
+from tputfind.analysis.notices.run import ADVICE, advice, run_notices
+from tputfind.analysis.notices.timing import timing_notices
 from tputfind.record.record import Notice, Record
 
 __all__ = ["ADVICE", "advice", "of", "shown_notices"]
@@ -53,21 +36,10 @@ def of(record: Record) -> tuple[Notice, ...]:
     timed = [row for row in record.rows if row.failure is None and row.timings]
     found = [
         *record.caveats,
-        *search_notices(record),
-        *budget_notices(record),
-        *other_process_notices(record),
-        *clock_test_notices(record),
-        *host_load_notices(record, timed),
-        *failure_notices(record),
-        *output_notices(record, timed),
+        *run_notices(record, timed),
         *model_notices(record, timed),
-    ]
-    found += [*window_notices(record, timed), *noise_notices(record, timed), *health_notices(record, timed)]
-    found += [
-        *allocator_notices(timed),
-        *copy_notices(timed),
-        *host_bound_notices(record, timed),
-        *graph_break_notices(timed),
+        *timing_notices(record, timed),
+        *noise_notices(record, timed),
     ]
     return tuple(sorted(found, key=lambda notice: _rank(notice.kind)))
 

@@ -15,7 +15,16 @@ _BUSY_SHARE: Final = 0.15
 """Fraction of the host's cores; daemons of an idle machine stay below, including the error of short windows."""
 
 
-def search_notices(record: Record) -> Iterator[Notice]:
+def run_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    yield from _search_notices(record)
+    yield from _budget_notices(record)
+    yield from _other_process_notices(record)
+    yield from _host_load_notices(record, timed)
+    yield from _failure_notices(record)
+    yield from _output_notices(record, timed)
+
+
+def _search_notices(record: Record) -> Iterator[Notice]:
     edge = record.edge
     if edge is not None and edge.limited_by == "latency" and record.spec.max_latency_ms == "auto":
         yield Notice(
@@ -89,7 +98,7 @@ def _fragmentation_notices(record: Record) -> Iterator[Notice]:
         )
 
 
-def budget_notices(record: Record) -> Iterator[Notice]:
+def _budget_notices(record: Record) -> Iterator[Notice]:
     """Yield the notice of searches, rows and processes that ``--budget`` left out."""
     spec, rows = record.spec, record.rows
     nothing_passed = bool(rows) and all(row.failure is not None for row in rows)
@@ -117,7 +126,7 @@ def budget_notices(record: Record) -> Iterator[Notice]:
         )
 
 
-def other_process_notices(record: Record) -> Iterator[Notice]:
+def _other_process_notices(record: Record) -> Iterator[Notice]:
     """Yield notices of the memory that other processes held on the device, and of its changes."""
     before = record.environment.memory_of_others_bytes
     held = [trial.memory_of_others_bytes for trial in record.trials]
@@ -152,7 +161,7 @@ def other_process_notices(record: Record) -> Iterator[Notice]:
         )
 
 
-def host_load_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _host_load_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of other work on the processor that is measured; it takes time from the model."""
     cores = record.environment.cpu_count
     loads = [(row, busy) for row in timed if (busy := others_busy_cores(row)) is not None]
@@ -203,7 +212,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
 }
 
 
-def failure_notices(record: Record) -> Iterator[Notice]:
+def _failure_notices(record: Record) -> Iterator[Notice]:
     """Yield notices of failures, those of one kind together, with the message of the smallest batch."""
     together: dict[tuple[str, str], dict[int, Failure]] = {}
     for kind, how, batch_size, failure in _failures(record):
@@ -268,7 +277,7 @@ _SMALL_RANGE: Final = ("fp16", "amp-fp16")
 """Dtypes whose largest number, 65 504, an untrained model may exceed."""
 
 
-def output_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _output_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of outputs that could not be checked, or that are not finite in small batches either."""
     for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
         rows = [row for row in timed if row.output and row.output.remark == remark]

@@ -13,7 +13,17 @@ COPY_BOUND_SHARE: Final = 0.80
 """The same limit as for enqueue time."""
 
 
-def window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def timing_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    yield from _clock_test_notices(record)
+    yield from _window_notices(record, timed)
+    yield from _health_notices(record, timed)
+    yield from _allocator_notices(timed)
+    yield from _copy_notices(timed)
+    yield from _host_bound_notices(record, timed)
+    yield from _graph_break_notices(timed)
+
+
+def _window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     spec = record.spec
     whole = [row for row in timed if ran_in_all_processes(record, row)]  # the others are still to come
     wanted = spec.batches or (TUTORIALS_BATCHES if spec.thorough else 0)
@@ -42,7 +52,7 @@ def window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def allocator_notices(timed: Sequence[Row]) -> Iterator[Notice]:
+def _allocator_notices(timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of rows with a retry or more per step; the first step alone may take one or two."""
     busy = [row for row in timed if (row.allocator_retries or 0) >= row.steps]
     if busy:
@@ -56,7 +66,7 @@ def allocator_notices(timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def copy_notices(timed: Sequence[Row]) -> Iterator[Notice]:
+def _copy_notices(timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of rows that wait for their copies more than for their compute."""
     shares = {row.batch_size: _copies_ms(row) / (mean(row.device_ms) or 1.0) for row in timed}
     bound = [row for row in timed if shares[row.batch_size] >= COPY_BOUND_SHARE]
@@ -77,7 +87,7 @@ def _copies_ms(row: Row) -> float:
     return max((mean([way[number] for way in ways]) or 0.0 for number in (0, 1)), default=0.0)
 
 
-def host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     bound = [row for row in timed if host_bound(row)]
     if bound:
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
@@ -94,7 +104,7 @@ def host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]
         )
 
 
-def graph_break_notices(timed: Sequence[Row]) -> Iterator[Notice]:
+def _graph_break_notices(timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of steps that were compiled in part."""
     compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
     pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
@@ -130,7 +140,7 @@ REASONS: Final = {
 _HEAT: Final = {"software_thermal", "hardware_thermal", "hardware_slowdown"}
 
 
-def health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+def _health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of reduced clocks, and of a GPU whose health could not be read."""
     seen = [(row, found) for row in timed if (found := health(row)) is not None]
     unseen = [row for row in timed if health(row) is None]
@@ -166,7 +176,7 @@ def health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
 
 
-def clock_test_notices(record: Record) -> Iterator[Notice]:
+def _clock_test_notices(record: Record) -> Iterator[Notice]:
     """Yield notices of defects of a device's clocks and counters that a test before the run found."""
     environment = record.environment
     test = environment.clock_test
