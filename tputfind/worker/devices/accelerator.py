@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
-from time import perf_counter_ns
 from typing import Any, Final, cast
 
 import torch
@@ -14,10 +13,9 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.record.environment import Capabilities, ClockTest, Environment
-from tputfind.record.trace import Trace
 from tputfind.units import format_bytes
-from tputfind.worker.devices.host import software
-from tputfind.worker.devices.protocol import MemoryUse, Stopwatch
+from tputfind.worker.devices.host import HostClock, software
+from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.devices.self_test import self_test
 
 
@@ -83,22 +81,6 @@ class Events:
         return [early.elapsed_time(late) for early, late in pairwise(events)]
 
 
-class SynchronisedHostClock:
-    """Marks taken with the host clock, each after the device has finished all submitted work."""
-
-    def __init__(self, synchronize: Callable[[], None]) -> None:
-        self._synchronize = synchronize
-        self._marks_ns: list[int] = []
-
-    def mark(self) -> None:
-        self._synchronize()
-        self._marks_ns.append(perf_counter_ns())
-
-    def spans_ms(self) -> list[float]:
-        marks_ns, self._marks_ns = self._marks_ns, []
-        return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
-
-
 MODULES: Final = {"hpu": "habana_frameworks.torch"}
 """Packages that add a kind of device to torch; for any other kind the package is ``torch_KIND``."""
 
@@ -153,7 +135,7 @@ def _import_kind(kind: str) -> None:
         raise NoSuchDevice(f"there is no {kind} here: {package} adds no such device to torch", _HINT)
 
 
-class Accelerator:
+class Accelerator(Device):
     """One device of this machine's accelerator, CUDA included."""
 
     under_a_ceiling = False
@@ -267,12 +249,6 @@ class Accelerator:
         if limit_bytes is not None:
             self._give_allocator_the_rest()
 
-    def record_allocations(self) -> None:
-        """Do nothing: torch.accelerator does not report requests to its allocators."""
-
-    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Return None: no requests are recorded."""
-
     def first_step(self, step: Callable[[], object]) -> object:
         """Run the first step and return its output.
 
@@ -293,9 +269,6 @@ class Accelerator:
                 self._give_back()
             self._give_allocator_the_rest()
 
-    def lift_limit(self) -> None:
-        """Do nothing: the limit applies to device memory only, which no report needs."""
-
     def memory_is_short(self) -> bool:
         """Return whether the device, or the limit, has little memory left; False if the device does not report it."""
         info, reserved = self._memory.free_and_total(), self._memory.count("memory_reserved")
@@ -304,15 +277,11 @@ class Accelerator:
             left.append(self._limit_bytes - self._outside_bytes() - reserved)
         return bool(left) and min(left) < SHORT_BYTES
 
-    def clock_under_power_limit(self) -> float:
-        """Return 1: torch.accelerator does not report clocks."""
-        return 1.0
-
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch that uses events, or the host clock if the events are wrong."""
         if self.capabilities.events:
             return self.event_stopwatch(marks)
-        return SynchronisedHostClock(self.synchronize)
+        return HostClock(self.synchronize)
 
     def event_stopwatch(self, marks: int) -> Stopwatch:
         return Events(lambda: torch.Event(self.torch_device, enable_timing=True), marks)

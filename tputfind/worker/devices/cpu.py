@@ -3,41 +3,23 @@
 import ctypes
 import os
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any, Final, cast
 
 import torch
 
 from tputfind.errors import BadRequest
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.worker.devices.host import host_memory, software, status_bytes
-from tputfind.worker.devices.protocol import MemoryUse
+from tputfind.worker.devices.host import HostClock, host_memory, software, status_bytes
+from tputfind.worker.devices.protocol import Device, MemoryUse
 
 _ROOM_BYTES: Final = 2**23
 _SHORT_BYTES: Final = 64 * 2**20
 _LARGEST_BLOCK_BYTES: Final = 2**16
 """Size of the first blocks that are taken from the heap; glibc maps blocks of 128 KiB or more separately."""
 _SMALLEST_BLOCK_BYTES: Final = 2**10
-
-
-class HostStopwatch:
-    """Marks taken with ``perf_counter_ns``: on the CPU, work is done when its call returns."""
-
-    def __init__(self) -> None:
-        self._marks_ns: list[int] = []
-
-    def mark(self) -> None:
-        """Record the time."""
-        self._marks_ns.append(perf_counter_ns())
-
-    def spans_ms(self) -> list[float]:
-        """Return the milliseconds between consecutive marks, and reset."""
-        marks_ns, self._marks_ns = self._marks_ns, []
-        return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
 
 def _room_for_objects() -> list[bytes]:
@@ -96,7 +78,7 @@ def _take_free_heap() -> None:
             size //= 2
 
 
-class Cpu:
+class Cpu(Device):
     """The processor that the children run on, or a set of its cores.
 
     Memory is the address space beyond that of the idle process, limited by ``RLIMIT_AS``. Without a limit from the
@@ -113,7 +95,6 @@ class Cpu:
         pinned_copies=False,
         health=False,
     )
-    slows_first_step = False
 
     def __init__(self, name: str = "cpu", cores: frozenset[int] | None = None) -> None:
         """Restrict this process to the cores from now on, if any are given, and measure the idle process's memory."""
@@ -130,11 +111,7 @@ class Cpu:
         self._idle_address_bytes = status_bytes("VmSize")
         self._starting_peak_bytes = status_bytes("VmPeak") or 0
 
-    def test_clocks(self) -> None:
-        """Do nothing: the host clock is the only clock."""
-
     def environment(self) -> Environment:
-        """Describe the processor."""
         fields = software()
         total, available = host_memory()
         return Environment(
@@ -147,7 +124,6 @@ class Cpu:
         )
 
     def choose_allocator(self, name: str | None) -> None:
-        """Refuse any choice."""
         if name is not None:
             raise BadRequest(f"--allocator {name}: only CUDA's memory has segments to choose")
 
@@ -166,19 +142,6 @@ class Cpu:
         resource.setrlimit(resource.RLIMIT_AS, (ceiling if hard < 0 else min(ceiling, hard), hard))
         self.under_a_ceiling = True
 
-    def record_allocations(self) -> None:
-        """Do nothing: the C library does not report requests for memory."""
-
-    def trace(self, batch_size: int, *, complete: bool) -> None:
-        """Return None: no requests are recorded."""
-
-    def first_step(self, step: Callable[[], object]) -> object:
-        """Run the step: the kernel enforces the limit without help."""
-        return step()
-
-    def check_limit(self) -> None:
-        """Do nothing: the kernel refuses memory beyond the limit."""
-
     def lift_limit(self) -> None:
         """Raise the soft limit to the hard one."""
         if self.under_a_ceiling:
@@ -190,20 +153,9 @@ class Cpu:
         peak_bytes = status_bytes("VmPeak")
         return self.under_a_ceiling and peak_bytes is not None and peak_bytes > self._short_from_bytes
 
-    def clock_under_power_limit(self) -> float:
-        """Return 1: power limits of processors are not read."""
-        return 1.0
-
-    def stopwatch(self, marks: int) -> HostStopwatch:  # noqa: ARG002  # the list grows as it needs
-        """Return a stopwatch on the host clock."""
-        return HostStopwatch()
-
-    def usable(self) -> bool:
-        """Return True: a running process can use the CPU."""
-        return True
-
-    def synchronize(self) -> None:
-        """Do nothing: all work is done when its call returns."""
+    def stopwatch(self, marks: int) -> HostClock:  # noqa: ARG002  # the list grows as it needs
+        """Return a stopwatch on the host clock: on the CPU, work is done when its call returns."""
+        return HostClock()
 
     def allocated_bytes(self) -> int | None:
         """Return the bytes that the C library has given out; tensors are among them."""

@@ -1,15 +1,33 @@
-"""The properties of a machine that all its devices share: processor, memory, software."""
+"""What all devices of a machine share: its processor, memory, software and clock."""
 
 import os
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
+from time import perf_counter_ns
 from typing import Final, NamedTuple
 
 import psutil
 import torch
+
+
+class HostClock:
+    """Marks taken with the host clock, each after ``synchronize``, by which the device has done all submitted work."""
+
+    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
+        self._synchronize = synchronize
+        self._marks_ns: list[int] = []
+
+    def mark(self) -> None:
+        self._synchronize()
+        self._marks_ns.append(perf_counter_ns())
+
+    def spans_ms(self) -> list[float]:
+        marks_ns, self._marks_ns = self._marks_ns, []
+        return [(late - early) / 1e6 for early, late in pairwise(marks_ns)]
 
 
 def software() -> dict[str, str | int | None]:

@@ -1,4 +1,7 @@
-"""The interface of a device for the measuring code. All implementations use real devices; none is mocked."""
+"""The interface of a device for the measuring code, with the behaviour of a device that reports nothing of its own.
+
+All implementations use real devices; none is mocked.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -41,6 +44,7 @@ class Device(Protocol):
     @property
     def slows_first_step(self) -> bool:
         """Whether ``first_step`` does more than the step, so that its time must not be used."""
+        return False
 
     def test_clocks(self) -> None:
         """Test the clocks of a device against each other, if they may be wrong, and set its capabilities accordingly.
@@ -50,6 +54,7 @@ class Device(Protocol):
         Raises:
             NoSuchDevice: the device cannot be timed.
         """
+        return
 
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
@@ -75,36 +80,44 @@ class Device(Protocol):
 
         Call it after ``limit_memory``.
         """
+        return
 
-    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
+    def trace(self, batch_size: int, *, complete: bool) -> Trace | None:  # noqa: ARG002
         """Return the requests to the memory allocator since ``record_allocations``; None if they are unknown."""
+        return None
 
     def first_step(self, step: Callable[[], object]) -> object:
         """Run the first step of a batch size and return its output.
 
         Libraries that the step loads count against a limit and may have to be watched: see ``slows_first_step``.
         """
+        return step()
 
     def check_limit(self) -> None:
         """Raise torch.OutOfMemoryError if memory outside the allocator brought the total over the limit."""
+        return
 
     def lift_limit(self) -> None:
         """Lift the memory limit, so that the process can report a failure."""
+        return
 
     def memory_is_short(self) -> bool:
         """Return whether little is left of the memory, or of the limit on it; False if that is unknown."""
 
     def clock_under_power_limit(self) -> float:
         """Return the clock as a fraction of its maximum if a power limit reduces it, else 1."""
+        return 1.0
 
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch ready for this many marks."""
 
     def usable(self) -> bool:
         """Return whether the device still answers this process: a fault in one batch can make it unusable."""
+        return True
 
     def synchronize(self) -> None:
         """Wait until the device has finished all submitted work."""
+        return
 
     def allocated_bytes(self) -> int | None:
         """Return the bytes in use now; None if the device does not report them."""
