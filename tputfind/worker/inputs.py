@@ -34,6 +34,11 @@ class Drawn:
     image: bool = False
     listed: bool = False
 
+    def shape(self, batch_size: int) -> tuple[int, ...]:
+        """Return the shape of the tensor for a batch size."""
+        shape, axis = self.sample_shape, self.axis
+        return shape if axis is None else (*shape[:axis], batch_size, *shape[axis:])
+
 
 @dataclass(frozen=True)
 class Each:

@@ -35,7 +35,7 @@ from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
 from tputfind.worker.structures import drain_value
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
-from tputfind.worker.workload import Workload, dtype_name, seed_of
+from tputfind.worker.workload import Workload, bytes_by_dtype, seed_of
 
 _SMALL_BYTES: Final = 2**20
 """Maximum bytes of tensors that an import may create; they do not change the largest batch."""
@@ -103,11 +103,7 @@ class OwnStep:
     @property
     def parameter_bytes(self) -> dict[str, int]:
         """The bytes of these parameters by dtype."""
-        counts: dict[str, int] = {}
-        for tensor in self._weights():
-            name = dtype_name(tensor)
-            counts[name] = counts.get(name, 0) + tensor.numel() * tensor.element_size()
-        return counts
+        return bytes_by_dtype(self._weights())
 
     def samples(self, batch_size: int) -> int | None:
         """Return the number of samples per step; None if it is the batch size.

@@ -1,6 +1,7 @@
 """A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from itertools import chain
@@ -136,13 +137,9 @@ class Workload:
     @property
     def parameter_bytes(self) -> dict[str, int]:
         """The bytes by dtype of the parameters, and of the buffers in dtypes that only weights have."""
-        counts: dict[str, int] = {}
         parameters = dict.fromkeys(self._module.parameters())
         weights = (buffer for buffer in dict.fromkeys(self._module.buffers()) if _is_compact(buffer))
-        for tensor in chain.from_iterable(map(stored, (*parameters, *weights))):
-            name = dtype_name(tensor)
-            counts[name] = counts.get(name, 0) + tensor.numel() * tensor.element_size()
-        return counts
+        return bytes_by_dtype((*parameters, *weights))
 
     def batch(self, batch_size: int, draw: int = 0) -> Batch:
         """Put one batch of random inputs on the device; return it, with a step that runs in the spec's mode.
@@ -389,8 +386,7 @@ class Workload:
             return drawn
         if drawn.listed:
             return [self._numbers(drawn.sample_shape, drawn) for _ in range(batch_size)]
-        shape, axis = drawn.sample_shape, drawn.axis
-        return self._numbers(shape if axis is None else (*shape[:axis], batch_size, *shape[axis:]), drawn)
+        return self._numbers(drawn.shape(batch_size), drawn)
 
     def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
         # Drawn in place in the final dtype and layout: a converted copy would fragment the allocator's memory.
@@ -421,7 +417,15 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
     return spec.seed + batch_size + draw * _NEXT_DRAW
 
 
-def dtype_name(tensor: torch.Tensor) -> str:
+def bytes_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """Return the bytes of tensors by the name of their dtype."""
+    counts = Counter[str]()
+    for tensor in chain.from_iterable(map(stored, tensors)):
+        counts[_dtype_name(tensor)] += tensor.numel() * tensor.element_size()
+    return dict(counts)
+
+
+def _dtype_name(tensor: torch.Tensor) -> str:
     """Return the name of a tensor's dtype, or of its class if it is not torch's own, as with some quantised weights."""
     plain = is_of_torch(tensor)
     return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__

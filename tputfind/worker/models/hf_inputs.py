@@ -274,8 +274,7 @@ def _make_argument(part: Part, size: int) -> object:
         first, *rest = part.rows.sample_shape
         return _numbers((size * first, *rest), part.rows)
     if isinstance(part, Drawn):
-        shape, axis = part.sample_shape, part.axis
-        return _numbers(shape if axis is None else (*shape[:axis], size, *shape[axis:]), part)
+        return _numbers(part.shape(size), part)
     return part
 
 

@@ -12,7 +12,7 @@ from tputfind.errors import BadRequest, IsOwnStep, UnknownModel
 from tputfind.record.spec import Spec
 from tputfind.step import Step, other_arguments
 from tputfind.worker.models.source import Source
-from tputfind.worker.models.user_code import check_takes_nothing
+from tputfind.worker.models.user_code import check_takes_nothing, needed_arguments
 
 _MAKER: Final = "return a function without arguments: one call is one step"
 
@@ -29,13 +29,8 @@ def is_step_maker(factory: object) -> bool:
     is_module = isinstance(factory, nn.Module) or (isinstance(factory, type) and issubclass(factory, nn.Module))
     if is_module or not callable(factory):
         return False
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # a function in C may have no signature
-        return False
     positional = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    by_length = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    needed = [each for each in parameters if each.default is each.empty and each.kind not in by_length]
+    needed = needed_arguments(factory)
     return len(needed) == 1 and needed[0].kind in positional
 
 

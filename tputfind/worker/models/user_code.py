@@ -60,22 +60,27 @@ class _Copied(io.StringIO):
         return super().write(text)
 
 
+def needed_arguments(factory: Callable[..., object]) -> list[inspect.Parameter]:
+    """Return the arguments without a default; none if they are unknown, as for a function in C without a signature."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    by_length = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [each for each in parameters if each.default is each.empty and each.kind not in by_length]
+
+
 def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
     """Refuse a factory that requires arguments, as the class of a model often does.
 
     Raises:
         BadRequest: it does; the message names the arguments.
     """
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # a function in C may have no signature
-        return
-    by_length = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    needed = [each.name for each in parameters if each.default is each.empty and each.kind not in by_length]
+    needed = needed_arguments(factory)
     if needed:
         name = model.rpartition(":")[2]
         raise BadRequest(
-            f"{model} takes arguments ({', '.join(needed)}): "
+            f"{model} takes arguments ({', '.join(each.name for each in needed)}): "
             f"name a function without arguments that returns {shorten_text(name)}(...)"
         )
 
