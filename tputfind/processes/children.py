@@ -324,13 +324,10 @@ class Children:
         self, control: Connection, lines: _Lines, output: IO[bytes], answer_type: type[Answer], timeout_s: float | None
     ) -> Generator[Answer]:
         """Yield the answers, then wait for the child's end; raise ChildFailed if it ended before its last answer."""
-        failure: Failure | None = None
         finished, leaving = False, True
         try:
             finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
-        except _Silent as silence:
-            failure = failures.silence_failure(silence.seconds)
         finally:
             killed = not control.poll(0 if leaving else _GRACE_S)
             if killed:
@@ -339,8 +336,8 @@ class Children:
             status = self._exit_status(control)
         if not finished:
             if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
-                failure = failure or failures.misuse_failure()
-            raise ChildFailed(failure or failures.death_failure(status, _last_line(output), lines.doing))
+                raise ChildFailed(failures.misuse_failure())
+            raise ChildFailed(failures.death_failure(status, _last_line(output), lines.doing))
 
     def connect(self) -> Connection:
         """Start the server unless it runs; return the connection to it.
@@ -473,12 +470,6 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
     return False
 
 
-class _Silent(Exception):
-    def __init__(self, seconds: float) -> None:
-        super().__init__(seconds)
-        self.seconds = seconds
-
-
 def _late(about: str, waited_s: float) -> OutOfTime:
     """Return the error of a budget that ended during a question; it has the waiting time if that was long."""
     if waited_s < _LONG_WAIT_S:
@@ -506,7 +497,7 @@ class _Lines:
         """Return the next line; None if the child has ended or its line is too long.
 
         Raises:
-            _Silent: the child wrote nothing for ``allowed_s`` seconds.
+            ChildFailed: the child wrote nothing for ``allowed_s`` seconds.
             OutOfTime: the deadline has passed.
             KeyboardInterrupt: another thread interrupts.
         """
@@ -521,7 +512,7 @@ class _Lines:
             if not ready and until_s == self._deadline_s:
                 raise _late(self._about, time.monotonic() - begin_s)
             if not ready:
-                raise _Silent(allowed_s or 0.0)
+                raise ChildFailed(failures.silence_failure(allowed_s or 0.0))
             # The process's end may be reported before its last answer was read.
             more = os.read(self._answers, 2**16) if self._answers in wait([self._answers], 0) else b""
             if not more or len(self._held) > _LONGEST_MESSAGE_BYTES:
