@@ -41,19 +41,14 @@ def answers(record: Record, memory_limit_bytes: int | None, others_bytes: int | 
     }
 
 
-def edge_in_sight(record: Record, trials: Known, passes: int, fails: int | None) -> int | None:
-    """Return the largest batch expected between two batch sizes; None without a forecast or an expected limit."""
-    found = expected_batch(trials, passes, fails)
-    endless = found is not None and record.spec.max_batch is None and 2 * found > LARGEST_BATCH
-    return None if endless else found
-
-
 def edge_if_expandable(record: Record, trials: Known) -> int | None:
-    """Return the largest batch expected with expandable segments; None if the trials had them already."""
+    """Return the largest batch expected with expandable segments; None if unknown, or if they were in use."""
     traces = [trial.trace for trial in record.trials if trial.trace is not None]
     if not traces or traces[-1].expandable:
         return None
-    return edge_in_sight(record, trials._replace(passes={}, expandable=True), 0, None)
+    found = expected_batch(trials._replace(passes={}, expandable=True), 0, None)
+    endless = found is not None and record.spec.max_batch is None and 2 * found > LARGEST_BATCH
+    return None if endless else found
 
 
 def first_batch(record: Record) -> int | None:
