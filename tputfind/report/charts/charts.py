@@ -146,8 +146,8 @@ def tradeoff(records: Sequence[Record]) -> Chart:
         series = _each_record(records, lambda record: _tradeoff_points(record, percent))
     levels = [
         Level(axis="x", value=slo_ms, text=f"SLO: p{at:g} within {slo_ms:g} ms")
-        for slo_ms, at in sorted(target for target in targets if target[0] is not None)
-        if slo_ms is not None and at == percent
+        for slo_ms, at in sorted(targets)
+        if at == percent
     ]
     words = "Each point is a batch size, joined in their order; one with too few samples for the percentile has none."
     return _tradeoff(title_of(records), series, percent, words, levels)
