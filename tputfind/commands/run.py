@@ -57,22 +57,7 @@ def cluster_of(given: Given) -> Cluster | None:
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    output = None if given["output"] is None else files.path_of("--output", given["output"])
-    if given["resume"] is not None and output is not None:
-        raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
-    asked = cluster_of(given)
-    folder = output or (asked.resumed if asked else None) or Path("results")
-    places = read_places(given, None if given["no_save"] else folder)
-    options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
-    how = {name: given[name] for name in ("quiet", "trust_model_file")}
-    if asked is not None:
-        others = sorted(asked.resumed.glob("*.json")) if asked.resumed else ()
-        several = asked.choice != "next"
-        request = read_request(given["models"], options, places, None, several=several, others=others, **how)
-        return do(request._replace(cluster=asked), show_traceback=show_traceback)
-    comparing = {name: given[name] for name in ("each", "all_busy")}
-    request = read_request(given["models"], options, places, given["resume"], **comparing, **how)
-    return do(request, show_traceback=show_traceback)
+    return do(read_request(given), show_traceback=show_traceback)
 
 
 class Request(NamedTuple):
@@ -90,49 +75,55 @@ class Request(NamedTuple):
     cluster: Cluster | None = None
 
 
-def read_request(
-    models: Sequence[str],
-    options: Mapping[str, object],
-    places: Places,
-    resumed: str | None,
-    *,
-    each: bool = False,
-    all_busy: bool = False,
-    several: bool = False,
-    others: Sequence[Path] = (),
-    quiet: bool,
-    trust_model_file: bool = False,
-) -> Request:
+def read_request(given: Given) -> Request:
     """Return the request that a command line describes, checked before anything is measured.
-
-    ``several`` says that a model is measured on several devices of a cluster, and ``others`` names the
-    existing records of such a run.
 
     Raises:
         BadRequest: a model, an option or a place is wrong, or they cannot be combined.
         BadRecord: the record to resume cannot be read.
     """
-    devices = _devices_of(options, each=each, all_busy=all_busy)
+    output = None if given["output"] is None else files.path_of("--output", given["output"])
+    if given["resume"] is not None and output is not None:
+        raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
+    asked = cluster_of(given)
+    folder = output or (asked.resumed if asked else None) or Path("results")
+    places = read_places(given, None if given["no_save"] else folder)
+    options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
+    devices = None if asked else _devices_of(options, each=given["each"], all_busy=given["all_busy"])
     if devices is not None:
-        if resumed is not None:
+        if given["resume"] is not None:
             raise BadRequest("--resume goes on with one record, on its own device: leave --device out")
-        options = {**options, "device": None}
-    if resumed is None:
-        if not models:
-            raise BadRequest("no MODEL was named", "see tputfind --help")
-        recipes = list(sweep.each_recipe(options))
-        specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
-        forms = ENDINGS[1:] if len(specs) > 1 or each or all_busy or several else ENDINGS
-        sources = [*record_sources(others), *model_sources(specs)]
-        outputs = check_places(places, sources, question=Question(tuple(specs)), forms=forms)
-        return Request(Job(specs, places.folder, command_line()), outputs, quiet, trust_model_file, devices)
+        options["device"] = None
+    if given["resume"] is not None and asked is None:
+        job, outputs = _read_resumed(given, options, places)
+    else:
+        job, outputs = _read_new(given, options, places, asked)
+    return Request(job, outputs, given["quiet"], given["trust_model_file"], devices, asked)
+
+
+def _read_new(
+    given: Given, options: Mapping[str, object], places: Places, asked: Cluster | None
+) -> tuple[Job, Outputs]:
+    if not given["models"]:
+        raise BadRequest("no MODEL was named", "see tputfind --help")
+    recipes = list(sweep.each_recipe(options))
+    specs = [spec for model in given["models"] for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
+    several = len(specs) > 1 or given["each"] or given["all_busy"] or given["kinds"]
+    begun = sorted(asked.resumed.glob("*.json")) if asked and asked.resumed else ()
+    sources = [*record_sources(begun), *model_sources(specs)]
+    question = Question(tuple(specs))
+    outputs = check_places(places, sources, question=question, forms=ENDINGS[1:] if several else ENDINGS)
+    return Job(specs, places.folder, command_line()), outputs
+
+
+def _read_resumed(given: Given, options: Mapping[str, object], places: Places) -> tuple[Job, Outputs]:
+    models = given["models"]
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")
-    path = files.path_of("--resume", resumed)
+    path = files.path_of("--resume", given["resume"])
     record = files.load_record(path)
-    patience = {name: options.get(name) for name in ("trial_timeout", "strict")}
-    given = [name for name, value in options.items() if value is not None and name not in patience]
-    if given and not models:
+    patience = {name: options[name] for name in ("trial_timeout", "strict")}
+    if not models and any(value is not None for name, value in options.items() if name not in patience):
         raise BadRequest("these options need a MODEL", "name the model too, or give --resume alone")
     if len(list(sweep.each_recipe(options))) > 1:
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
@@ -142,7 +133,7 @@ def read_request(
     table = None if folder is None else table_of(path)
     question = Question((spec,), record.environment.device_name)
     outputs = check_places(places._replace(folder=folder), sources, question=question, table=table)
-    return Request(Job([spec], folder, command_line(), (record, path)), outputs, quiet, trust_model_file)
+    return Job([spec], folder, command_line(), (record, path)), outputs
 
 
 def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) -> Devices | None:
