@@ -176,7 +176,6 @@ def _exit_saying(say: Callable[[], None], code: int) -> NoReturn:
 
 
 def command_line() -> str:
-    """Return the command line in a form that can be typed again."""
     return shlex.join(["tputfind", *sys.argv[1:]])
 
 

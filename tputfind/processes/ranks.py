@@ -240,7 +240,6 @@ def _failure_in(answer: Any) -> Failure | None:
 
 
 def _add_rank(answer: Any, who: str) -> Any:
-    """Return an answer with the name of its process added to the failure's message."""
     name, part = _part_of(answer)
     return _replace_part(answer, name, msgspec.structs.replace(part, failure=_add_name_to_failure(part.failure, who)))
 

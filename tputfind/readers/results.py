@@ -80,7 +80,6 @@ def _answers(saved: _SavedPlans) -> Answers:
 
 
 def _restore_infinite(plan: Plan) -> Plan:
-    """Return the plan with infinite latencies in place of their placeholder."""
     outcomes = {name: one for name in Plan.__struct_fields__ if isinstance(one := getattr(plan, name), Outcome)}
     return msgspec.structs.replace(plan, **{name: _restore_outcome(one) for name, one in outcomes.items()})
 

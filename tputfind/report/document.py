@@ -277,6 +277,5 @@ def answers_of(lines: Iterable[tuple[str, str]]) -> Iterator[Answers]:
 
 
 def notice_line(notice: Warned) -> str:
-    """Return a notice on one line."""
     seen = "; ".join(f"{one.text}: {one.cause}" if one.cause else one.text for one in notice.seen)
     return f"{seen}{f': {notice.cause}' if notice.cause else ''}; {notice.advice}"

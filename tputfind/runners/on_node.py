@@ -95,8 +95,6 @@ def _alive(word: Word, tell: Tell) -> Iterator[None]:
 
 
 class _Telling:
-    """Progress that is sent to the driver."""
-
     def __init__(self, word: Word, tell: Tell) -> None:
         self._word = word
         self._tell = tell

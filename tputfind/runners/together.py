@@ -68,8 +68,6 @@ def busy_device(
 
 
 class Together:
-    """One job on several devices at once."""
-
     def __init__(self, devices: Sequence[BusyDevice], stations: Stations, did: Callable[[str], None]) -> None:
         """Args: the devices, the stations that run them, and a function that reports what has ended."""
         self._devices = devices

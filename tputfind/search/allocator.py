@@ -330,7 +330,6 @@ class Addresses:
         self._runs = 0
 
     def take(self, size: int) -> int:
-        """Return the address of a new segment of this size."""
         newest = [runs[-1] for room, runs in self._by_room.items() if room >= size and runs]
         run = max(newest, key=_number) if newest else self._new_run(-(-size // _CHUNK_BYTES) * _CHUNK_BYTES)
         shortest = min((stretch for stretch in run.free if stretch.length >= size), key=lambda stretch: stretch.length)
@@ -342,7 +341,6 @@ class Addresses:
         return shortest.start
 
     def give_back(self, address: int, size: int) -> None:
-        """Free the segment at this address."""
         run = self._owners.pop(address)
         _add(run.free, _Stretch(address, address + size))
         self._file(run)

@@ -52,8 +52,6 @@ def cores_of_others(begin: Reading, end: Reading) -> float | None:
 
 
 class HostWatch:
-    """Reads the counters at both ends of a window."""
-
     def __init__(self, *, on_host: bool, cores: frozenset[int] | None = None, server_pid: int | None = None) -> None:
         """Args: on_host is whether the host computes (if not, ``end`` returns None); the others as for ``reading``."""
         self._on_host = on_host

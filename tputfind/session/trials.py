@@ -41,8 +41,6 @@ ALONE: Final = Barrier()
 
 
 class TrialRunner:
-    """Runs one spec's trials and timings in fresh processes."""
-
     def __init__(self, children: Children, spec: Spec, environment: Environment) -> None:
         """Args: the server of processes, the spec, and its environment.
 

@@ -162,7 +162,6 @@ class Marks:
         return max((device.done_ns for device in self._devices.values()), default=0.0)
 
     def reset(self) -> None:
-        """Drop all pairs."""
         for device in self._devices.values():
             for pairs in device.pairs.values():
                 device.free += (event for _, *events in pairs for event in events)

@@ -144,7 +144,6 @@ class Batch:
 
     @property
     def shapes(self) -> tuple[object, ...]:
-        """The shapes of the tensors in the inputs."""
         return tuple(shape_of(tensor) for tensor in tensors_of(self._inputs))
 
     def again(self) -> Batch:

@@ -406,7 +406,6 @@ def _is_repeatable(values: Sequence[object], split: Split, sizes: Sequence[int])
 
 
 def _is_plain(value: object) -> bool:
-    """Return whether a value consists of dense tensors and plain values."""
     if isinstance(value, torch.Tensor):
         return is_plain(value)
     parts = None if moves(value) else parts_of(value)

@@ -235,7 +235,6 @@ def end_turns() -> None:
 
 
 def rest() -> None:
-    """Note that no step is running in this process."""
     if _member:
         _member[0].rest()
 

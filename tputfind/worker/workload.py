@@ -408,7 +408,6 @@ def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
 
 
 def gradients(spec: Spec) -> AbstractContextManager[Any]:
-    """Return the autograd context for the steps of a spec."""
     return torch.enable_grad() if spec.phase == "train" else inference(spec.grad_mode)
 
 

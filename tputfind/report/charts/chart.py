@@ -91,7 +91,6 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not self.series
 
     @property
@@ -102,7 +101,6 @@ class Chart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def title_of(records: Sequence[Record]) -> str:
-    """Return the title of a page or a plot of records."""
     if len(records) == 1:
         return text.title(records[0])
     models = list(dict.fromkeys(record.spec.model for record in records))

@@ -381,7 +381,6 @@ def _bars(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
 
 
 def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
-    """Draw a series and return its artist for the legend."""
     colour = colours[f"series-{series.number % _SERIES}"]
     x, y = [point.x for point in series.points], [point.y for point in series.points]
     if series.look in ("fitted", "failed"):

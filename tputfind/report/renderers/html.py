@@ -48,5 +48,4 @@ def _template() -> Template:
 
 
 def part(name: str) -> str:
-    """Return the text of a file that pages are made of."""
     return resources.files("tputfind.report.renderers").joinpath(name).read_text(encoding="utf-8")

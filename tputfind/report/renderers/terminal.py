@@ -128,7 +128,6 @@ def broken(line: str, width: int) -> list[str]:
 
 
 def has_blocks(console: Console) -> bool:
-    """Return whether a console can show more than ASCII."""
     return console.encoding.startswith("utf")
 
 

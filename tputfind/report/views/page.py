@@ -222,7 +222,6 @@ def _rows_and_remarks(record: Record) -> Iterator[tuple[Row, bool, str]]:
 
 
 def trials_table(named: Named) -> Table:
-    """Return a line for every trial."""
     lines = [
         (
             Cell(name),

@@ -358,7 +358,6 @@ class DeviceMemory:
 
     @property
     def can_limit(self) -> bool:
-        """Whether the allocator can be limited to a part of the memory."""
         return hasattr(self._module, "set_per_process_memory_fraction")
 
     def free_and_total(self) -> tuple[int, int] | None:

@@ -53,8 +53,6 @@ def once_before_every_module(look: Callable[[], None]) -> None:
 
 
 class Recorder:
-    """Records all requests to one device's allocator."""
-
     def __init__(self, index: int, *, expandable: bool) -> None:
         self._index = index
         self._expandable = expandable

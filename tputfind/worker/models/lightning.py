@@ -197,7 +197,6 @@ def _build_batch(described: Call) -> object:
 
 
 def overrides(module: Any, name: str) -> bool:
-    """Return whether a module overrides a method of LightningModule."""
     method = getattr(type(module), name, None)
     return getattr(method, "__module__", "").partition(".")[0] not in LIGHTNING
 
