@@ -173,20 +173,9 @@ SIZE: Final = (
     Option(OTHER, "draw the streams from this seed", "N", name="seed", default="0"),
 )
 REPORT: Final = (
-    Option(
-        SHOW,
-        "name the best batch whose latency is below this, such as 20ms",
-        "TIME",
-        name="slo",
-        default="the record's",
-    ),
-    Option(SHOW, "apply --slo to this percentile of the latency", "P", name="percentile", default="the record's"),
-    Option(
-        SHOW,
-        "name the batch size and --accumulate that reach N samples per optimizer step the fastest",
-        "N",
-        name="effective_batch",
-        default="the record's",
+    *(
+        option._replace(section=SHOW, help=option.help.removeprefix("also "), default="the record's")
+        for option in (_NAMED["slo"], _NAMED["percentile"], _NAMED["effective_batch"])
     ),
     *_FILES,
     Option(OTHER, "also show the tracebacks in the records, and that of an error", name="traceback"),
