@@ -32,7 +32,7 @@ class Cuda(Accelerator):
             health=nvidia,  # by NVML
         )
         super().__init__("cuda", index, can)
-        self._conf = cuda_allocator.allocator_conf()
+        self._conf = self._memory.allocator_conf()
         self._recorder: cuda_allocator.Recorder | None = None
 
     def test_clocks(self) -> None:

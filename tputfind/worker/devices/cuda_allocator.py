@@ -1,6 +1,5 @@
 """Records a process's requests to the CUDA caching allocator, from torch's memory history."""
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -12,11 +11,6 @@ from tputfind.record.trace import MOST_EVENTS, Event, Trace, pack_events
 
 _EXPANDABLE: Final = "expandable_segments"
 _MOST_ENTRIES: Final = 10 * MOST_EVENTS
-
-
-def allocator_conf() -> str | None:
-    """Return the allocator settings in this process's environment; None if there are none."""
-    return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
 
 
 def switch_segments(conf: str | None, *, expandable: bool) -> str:
