@@ -17,19 +17,10 @@ from tputfind.record.spec import Spec
 from tputfind.step import Step
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Inputs, MakeInputs
-from tputfind.worker.models import torchvision_models
+from tputfind.worker.models import torchvision_models, user_code
 from tputfind.worker.models.lightning import as_training, example_call, is_lightning
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 from tputfind.worker.models.steps import is_step, is_step_maker, raise_own_step, source_of_maker, step_source
-from tputfind.worker.models.user_code import (
-    NO_EXIT,
-    NO_MAIN,
-    callables_in,
-    check_has_no_parent,
-    check_takes_nothing,
-    is_entry_point,
-    without_arguments,
-)
 from tputfind.worker.settings import noting_imports
 
 RETURN: Final = "return a torch.nn.Module, or a module and a callable batch -> inputs; or a tputfind.Step"
@@ -62,7 +53,7 @@ def find(spec: Spec) -> Source:
     path = Path(file) if file else None
     if is_step_maker(factory):
         return source_of_maker(spec, _hide_arguments(spec.model, factory), path)
-    check_takes_nothing(spec.model, factory)
+    user_code.check_takes_nothing(spec.model, factory)
     factory = _hide_arguments(spec.model, factory)
     if spec.phase == "step":
         return step_source(spec, factory, path)
@@ -71,11 +62,11 @@ def find(spec: Spec) -> Source:
 
 
 def _hide_arguments(model: str, factory: Callable[..., object]) -> Callable[..., object]:
-    """Return the factory, wrapped so that it sees an empty command line; see ``without_arguments``."""
+    """Return the factory, wrapped so that it sees an empty command line; see ``user_code.without_arguments``."""
 
     @wraps(factory)
     def call_factory(*arguments: object) -> object:
-        with without_arguments(model, "as it is called", NO_EXIT):
+        with user_code.without_arguments(model, "as it is called", user_code.NO_EXIT):
             return factory(*arguments)
 
     return call_factory
@@ -92,7 +83,7 @@ def import_home(model: str) -> ModuleType:
     key = f"{home} {path.stat().st_mtime_ns}" if found(path.is_file) else home
     if key not in _imported:
         try:
-            with noting_imports(), without_arguments(home, "as it is imported", NO_MAIN):
+            with noting_imports(), user_code.without_arguments(home, "as it is imported", user_code.NO_MAIN):
                 is_file = home.endswith(".py")
                 _imported[key] = _import_file(path, attribute) if is_file else _import_package(home)
         except BaseException as error:  # the user's file can raise anything, SystemExit too
@@ -145,8 +136,8 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
         near = get_close_matches(path.name, _python_files(path.parent), n=1)
         hint = f"did you mean {shorten_text(str(path.with_name(near[0])), LONGEST_PATH)}:{attribute}?" if near else ""
         raise UnknownModel(f"there is no file {shorten_text(str(path), LONGEST_PATH)}", hint)
-    if is_entry_point(path, attribute):
-        others = [name for name in callables_in(path) if name != attribute]
+    if user_code.is_entry_point(path, attribute):
+        others = [name for name in user_code.callables_in(path) if name != attribute]
         also = f"; {shorten_text(str(path), LONGEST_PATH)} also defines {', '.join(others[:8])}" if others else ""
         what = f"{shorten_text(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
         raise UnknownModel(what, f"name a function that returns the model{also}")
@@ -161,7 +152,7 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
     try:
         about.loader.exec_module(module)
     except ImportError as error:
-        check_has_no_parent(error, path, attribute)
+        user_code.check_has_no_parent(error, path, attribute)
         raise
     return module
 
