@@ -122,9 +122,7 @@ def fields_of(
 ) -> tuple[dict[str, object], list[str]]:
     """Return the values by field, and a message for every invalid option; skip options that are None.
 
-    Args:
-        options: values by the option's name, with underscores.
-        readers: the field of each option, and the function that reads its value.
+    ``readers`` have the field of each option, and the function that reads its value.
     """
     fields: dict[str, object] = {}
     problems: list[str] = []

@@ -165,12 +165,8 @@ def challengers(leader: Spec, levels: Levels, met: set[Spec]) -> Iterator[Spec]:
     """Yield the variants that differ from the leader in one factor and have not raced yet, the cheapest first.
 
     The factors hardly interact, so they are varied one at a time instead of in all combinations. Levels that have not
-    run at all come before levels that ran with another leader.
-
-    Args:
-        leader: the variant that leads now.
-        levels: the values of each factor, by its field of ``Spec``.
-        met: variants that have raced, or could not.
+    run at all come before levels that ran with another leader. ``levels`` are the values of each factor, by its field
+    of ``Spec``; ``met`` are the variants that have raced, or could not.
     """
     again = []
     for factor in FACTORS:

@@ -15,12 +15,9 @@ _MODELS: Final = ("MODEL", "PATTERN")
 def complete_value(
     takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool = False
 ) -> list[CompletionItem]:
-    """Return the completions of the value of an option or argument.
+    """Return the completions of a value, of which a part is typed already.
 
-    Args:
-        takes: the choices, or the placeholder of the value in help.
-        incomplete: the part that is typed already.
-        lists: whether several choices may be given, separated by commas.
+    ``takes`` are the choices, or the placeholder of the value in help; with ``lists``, commas may separate several.
     """
     if isinstance(takes, tuple):
         return [CompletionItem(choice) for choice in _choices(takes, incomplete, lists)]

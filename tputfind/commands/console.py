@@ -42,14 +42,8 @@ def finish(
     """Show a result, name the saved files, report problems, and return the exit code.
 
     Every command ends with this call, after all files are written, so that a problem with one file affects neither the
-    others nor the result.
-
-    Args:
-        document: the result; None if there is nothing to show.
-        outputs: the files that were written.
-        problems: all problems; by default those of the outputs.
-        records: paths of records that were saved in addition.
-        show_traceback: whether to show the tracebacks of errors.
+    others nor the result. The problems are by default those of the outputs. ``records`` are the paths of records that
+    were saved in addition.
     """
     from rich.console import Console
 

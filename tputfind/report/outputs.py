@@ -177,8 +177,7 @@ class Outputs:
     def check_all(self, table: Output | None = None) -> None:
         """Refuse outputs that ``check`` refuses, and two outputs in the same file.
 
-        Args:
-            table: the CSV of a resumed record. ``--save`` may name it too, since the content is the same.
+        ``--save`` may also name the ``table`` of a resumed record, its CSV, since the content is the same.
 
         Raises:
             BadRequest: an output is refused; the message names it and says why.
@@ -202,12 +201,7 @@ class Outputs:
     def write(
         self, forms: Mapping[str, Callable[[], bytes]], more: Iterable[tuple[Output, Callable[[], bytes]]] = ()
     ) -> None:
-        """Make and write the named files, and more; failures are added to ``problems``.
-
-        Args:
-            forms: makes each form of the result; only requested forms are made.
-            more: other outputs, which are written first.
-        """
+        """Make the requested forms of the result, and write them after ``more``; failures are added to ``problems``."""
         for output, make in [*more, *((output, forms.get(output.form)) for output in self._named)]:
             if make is None:
                 self.problems.append(BadRequest(f"{output.wanted_by} {output.path}: {_NO_PLOT}"))
@@ -237,15 +231,10 @@ def check_places(
     forms: Iterable[str] | None = None,
     table: Output | None = None,
 ) -> Outputs:
-    """Return the outputs of a command, after checking that each can and may be written.
+    """Return the outputs of a command that reads the ``sources``, after checking that each can and may be written.
 
-    Args:
-        places: the files to write.
-        sources: the files that are read.
-        json: the kind of JSON.
-        question: the question of a measurement; it replaces only measurements of the same question.
-        forms: the forms that the result will have; by default all that its kind allows.
-        table: the CSV of a resumed record, or None.
+    A measurement replaces only measurements of the same ``question``. The result has by default all ``forms`` that its
+    kind of JSON allows. ``table`` is the CSV of a resumed record.
 
     Raises:
         BadRequest: an output cannot be written, or would replace a protected file.

@@ -48,14 +48,10 @@ class Batch:
         split: Callable[[], Split],
         again: Callable[[], Call] | None = None,
     ) -> None:
-        """Keep the model and the inputs.
+        """Keep the model and its inputs, which are on the device.
 
-        Args:
-            model: the function that a step calls.
-            size: the batch size.
-            inputs: the arguments of the model, on the device.
-            split: returns the location of the samples in the inputs.
-            again: makes the same inputs once more; None if writes into the inputs need not be undone.
+        ``split`` returns the location of the samples in the inputs. ``again`` makes the same inputs once more; it is
+        None if writes into them need not be undone.
         """
         self.size = size
         self.compiled: Compiled | None = None

@@ -41,12 +41,9 @@ _CHECK_STEPS: Final = 10
 
 
 def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None:
-    """Answer one question from the parent, message by message.
+    """Answer one question, a ``messages.Envelope``, by messages that are each a ``messages.Reply``, all as JSON.
 
-    Args:
-        question: a ``messages.Envelope`` as JSON.
-        send: sends a ``messages.Reply`` as JSON.
-        gate_fd: has a byte to read each time that a child which waits for other processes may go on.
+    ``gate_fd`` has a byte to read each time that a child which waits for other processes may go on.
     """
 
     def say(reply: messages.Reply) -> None:

@@ -100,15 +100,7 @@ def time_windows(
     """Time the throughput window, then the latency window.
 
     On a device without events, a call returns when its work is done. One window then gives both, since each of its
-    spans is a latency.
-
-    Args:
-        device: the device that does the work.
-        work: the steps to time.
-        stopwatch: has marks for ``MOST_MARKED`` batches.
-        plan: the lengths of the windows and of the warm-up.
-        listener: gets the expected seconds of each stage, and the begin and end of the throughput window.
-        load: the load history of the process.
+    spans is a latency. ``stopwatch`` has marks for ``MOST_MARKED`` batches. ``load`` is the history of the process.
     """
     work = work.holding()
     gc.collect()
@@ -327,11 +319,7 @@ def settled_from(spans_ms: Sequence[float], least: int = 0) -> tuple[int, bool |
 
     The second value is None for too few batches. If the means of both halves agree within ``REPEATABILITY``, no
     batch is cut and the times have settled, since a transient would not show in any result. Otherwise, times that keep
-    rising or falling steadily after the cut have not settled.
-
-    Args:
-        spans_ms: the times of all batches so far, in ms.
-        least: minimum number of batches to leave out.
+    rising or falling steadily after the cut have not settled. At least ``least`` batches are left out.
     """
     least = min(max(0, least), len(spans_ms))
     rest = spans_ms[least:]

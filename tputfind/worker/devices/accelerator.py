@@ -141,12 +141,9 @@ class Accelerator(Device):
     under_a_ceiling = False
 
     def __init__(self, kind: str, index: int, can: Capabilities | None = None) -> None:
-        """Take a device that this machine has.
+        """Take a device that this machine has, by torch's name for its kind, such as ``xpu``, and its number.
 
-        Args:
-            kind: torch's name for its kind, such as ``xpu``.
-            index: its number.
-            can: the capabilities that were found at the start of the run; None before that.
+        ``can`` are the capabilities that were found at the start of the run; None before that.
         """
         self.torch_device = torch.device(kind, index)
         self._index = index

@@ -15,12 +15,10 @@ _SMALLEST: Final = 0.1
 
 
 def targets_of(model: str, about: Mapping[str, Any], shape: Sequence[int]) -> Each:
-    """Return the targets of a torchvision detector.
+    """Return the targets of a torchvision detector, whose name shows whether it also takes masks or keypoints.
 
-    Args:
-        model: its name, which shows whether it also takes masks or keypoints.
-        about: metadata of its weights, with the names of classes and keypoints.
-        shape: the shape of an image, channels first.
+    ``about`` is the metadata of its weights, with the names of classes and keypoints. The shape of an image has its
+    channels first.
     """
     keypoints = len(about["keypoint_names"]) if "keypointrcnn" in model else 0
     masks = "maskrcnn" in model

@@ -24,10 +24,7 @@ _NO_PARENT: Final = "attempted relative import with no known parent package"
 def without_arguments(name: str, doing: str, hint: str) -> Iterator[None]:
     """Run the user's code with an empty command line; refuse the model if it calls ``sys.exit``.
 
-    Args:
-        name: the file, module or model, as the message names it.
-        doing: the phase of the run, such as ``as it is imported``.
-        hint: the advice to the user.
+    The message names the file, module or model, and the phase of the run, such as ``as it is imported``.
 
     Raises:
         BadRequest: it called ``sys.exit``; the message has the last line that it wrote to ``sys.stderr``.

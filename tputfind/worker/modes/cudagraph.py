@@ -34,11 +34,8 @@ class CudaGraph(Mode):
 def capture_graph(step: Callable[[], object], pool: object = None) -> Callable[[], object]:
     """Return a function that replays a step on the current stream of the current CUDA device, with the captured inputs.
 
-    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs).
-
-    Args:
-        step: the step to capture.
-        pool: the memory pool, which graphs may share if they are not replayed at the same time.
+    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs). Graphs
+    may share a memory pool if they are not replayed at the same time.
 
     Raises:
         CannotRunSo: a part of the step cannot be captured. The process is then unusable.
