@@ -512,8 +512,8 @@ class SimulatedChildren(Children):
                 process = process or self._start(question)
                 row = process.row(batch_size, question.plan, question.number, passed, smallest)
                 for timed in _row(row, outcome):
-                    if timed.batch is not None:
-                        passed = Passed(batch_size, timed.batch.peak_reserved_bytes)
+                    if timed.row is not None:
+                        passed = Passed(batch_size, timed.row.peak_reserved_bytes)
                     yield timed
             if outcome[-1:] != ["fits"] or self.shape.compile_s:
                 return
@@ -548,8 +548,8 @@ class SimulatedChildren(Children):
 def _row(answers: Iterable[Timed], outcome: list[str]) -> Iterator[Timed]:
     """Yield the answers of a row, and note its outcome."""
     for timed in answers:
-        if timed.batch is not None:
-            outcome.append("fits" if timed.batch.failure is None else timed.batch.failure.kind)
+        if timed.row is not None:
+            outcome.append("fits" if timed.row.failure is None else timed.row.failure.kind)
         yield timed
 
 
