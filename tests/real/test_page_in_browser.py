@@ -25,17 +25,17 @@ def saved(path, *records):
     return path
 
 
-@pytest.fixture
-def one(tmp_path):
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
     """Provide the page of a whole search on a GPU."""
-    return saved(tmp_path / "one.html", tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json"))
+    return saved(tmp_path_factory.mktemp("pages") / "one.html", tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json"))
 
 
-@pytest.fixture
-def several(tmp_path):
+@pytest.fixture(scope="module")
+def several(tmp_path_factory):
     """Provide the page of a model in six recipes."""
     paths = sorted(RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"))
-    return saved(tmp_path / "several.html", *map(tputfind.load_record, paths))
+    return saved(tmp_path_factory.mktemp("pages") / "several.html", *map(tputfind.load_record, paths))
 
 
 @pytest.mark.parametrize("dark", [False, True])
