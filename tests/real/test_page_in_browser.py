@@ -28,7 +28,10 @@ def saved(path, *records):
 @pytest.fixture(scope="module")
 def one(tmp_path_factory):
     """Provide the page of a whole search on a GPU."""
-    return saved(tmp_path_factory.mktemp("pages") / "one.html", tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json"))
+    return saved(
+        tmp_path_factory.mktemp("pages") / "one.html",
+        tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json"),
+    )
 
 
 @pytest.fixture(scope="module")

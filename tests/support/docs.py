@@ -4,7 +4,8 @@ A ``console`` block holds commands, each after ``$ ``, and their output. An ``sh
 run as they stand, block after block, in one folder per page, which links to the checkout's ``results``. A
 ``python`` block runs too; if its first line is ``# NAME.py`` it is that file for the commands of its page.
 ``<!-- needs: seconds -->`` before a block marks a measurement: it runs among the long tests, and its figures may
-differ. Other needs (``gpu``, ``network``, ``minutes``) are not met here: such commands are checked, not run.
+differ; a command that needs no shell is run by the server of all tests. Other needs (``gpu``, ``network``,
+``minutes``) are not met here: such commands are checked, not run.
 """
 
 from __future__ import annotations
