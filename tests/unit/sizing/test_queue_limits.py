@@ -14,6 +14,7 @@ from tputfind.report.views.size import document
 from tputfind.report.views.size_answers import details
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
+from tputfind.sizing.planner.search import Search
 
 
 def record(*latencies_ms: float) -> Record:
@@ -58,6 +59,12 @@ def test_allowed_refusals_need_fewer_devices_than_full_throughput():
     assert limited.outcome.utilization > 1 > without.outcome.utilization
     assert limited.outcome.devices < without.outcome.devices
     assert 0 < limited.outcome.refused < 0.1
+
+
+def test_pilots_of_an_overloaded_fleet_do_not_hide_the_large_batches_of_a_larger_one():
+    search = Search(record(5.0, 5.2, 5.6, 6.4, 8.0), read_demand({"rate": 3500, "slo": 40.0, "max_queue": 600}))
+
+    assert [search.may_meet(devices) for devices in (1, 2)] == [False, True]
 
 
 def test_plan_shows_refused_fraction_and_its_setting():

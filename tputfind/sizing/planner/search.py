@@ -279,7 +279,7 @@ class Search:
     def _next_to_judge(self, pilots: Mapping[int, Simulated], judged: Sequence[Simulated], first: int) -> int | None:
         """Return the batch limit to judge next; None if the pilots of all others miss the target."""
 
-        def order(cap: int) -> tuple[bool, bool, float, float, int]:
+        def order(cap: int) -> tuple[bool, bool, float, float, float, int]:
             # Near saturation no simulation is long enough; batch limits with a lower utilization may allow one.
             return not self._can_tell(pilots[cap], self._most), cap != first, *_merit_of_pilot(pilots[cap])
 
@@ -473,8 +473,10 @@ def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
     return not outcome.meets_target, outcome.verdict == "misses", outcome.late, outcome.tail_ms
 
 
-def _merit_of_pilot(one: Simulated) -> tuple[float, float, int]:
-    return one.outcome.late, one.outcome.tail_ms, one.outcome.batch_cap
+def _merit_of_pilot(one: Simulated) -> tuple[float, float, float, int]:
+    """Return a sort key of pilots, the best first; if a queue's limit refuses requests of all, by utilization."""
+    outcome = one.outcome
+    return outcome.late, outcome.tail_ms, outcome.utilization, outcome.batch_cap
 
 
 def _nearest(caps: Sequence[int], cap: int) -> int:
