@@ -112,8 +112,8 @@ class Station:
 
     def arrive(self, request: int, items: int) -> None:
         """Take the items of a request, which arrive together."""
-        if items == 1 and len(self.queue) < self.limit:  # faster than the loop
-            self.queue.append(request)
+        if len(self.queue) + items <= self.limit:  # faster than the loop
+            self.queue.extend((request,) * items)
         else:
             for _ in range(items):
                 self.put(request)

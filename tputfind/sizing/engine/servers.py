@@ -33,10 +33,11 @@ class Mosec(Station):
 
     def arrive(self, request: int, items: int) -> None:
         """Give each item of a request to the worker that is first in line."""
-        for _ in range(items):
+        for left in range(items, 0, -1):
             if not self.idle:
-                self.put(request)
-            elif self._gives(self.idle[0], request):
+                super().arrive(request, left)
+                break
+            if self._gives(self.idle[0], request):
                 self.idle.popleft()
             else:
                 self.idle.rotate(-1)
