@@ -121,6 +121,18 @@ def test_simulate_longer_replications_begun_anew_stay_within_the_maximum():
     assert outcome.requests == 75_000
 
 
+def test_simulate_many_devices_with_large_batches_shows_the_latency_of_fewer():
+    """Before their queues settle, batches are smaller; 200 000 requests are less than four batches of each device."""
+    service, server = ServiceTimes({1: [4.0], 512: [45.0]}), Server(routing="least-loaded")
+    many, few = (
+        simulate(Fleet([Kind(devices, 512, service)], 10_600.0 * devices, server), goal, Effort(4000, most, 0.02), (0,))
+        for devices, most, goal in ((100, 200_000, Goal(80.0, 95.0)), (16, 400_000, Goal(80.0, 95.0)))
+    )
+
+    assert many.outcome.mean_batch == pytest.approx(few.outcome.mean_batch, rel=0.1)
+    assert many.outcome.tail_ms == pytest.approx(few.outcome.tail_ms, rel=0.05)
+
+
 @given(arrivals, counts, caps, waits)
 def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
     """For every server, two equal kinds behave like one."""

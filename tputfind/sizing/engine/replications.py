@@ -55,6 +55,8 @@ _STARTS, _APART, _LENGTHENED = 3.0, 0.02, 4
 from those that did not; and the factor on the length of the next replications if they differ more: devices with nearly
 constant batch times fall in step, or out of it, within hundreds of batches.
 """
+_LEAST_CELL: Final = 16
+"""Minimum devices behind a router that are simulated together."""
 _IN_STEP: Final = 0.1
 """Fraction of a batch within which devices end their first batches in every other replication."""
 _UNDECIDED, _BATCH = 0.6, 8
@@ -183,13 +185,17 @@ class _Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Requests of a replication of one part: before the measured ones, measured, and after them."""
+    """Requests of a replication of one part: before the measured ones, measured, and after them.
+
+    ``shorter`` is the fraction of the wanted batches of each device for which it is long enough.
+    """
 
     warm_up: int
     measured: int
     after: int
     relaxation: float
     usual_ms: list[float]
+    shorter: float = 1.0
 
     def lengthen_warm_up(self, most: float) -> _Plan:
         """Return a plan with a longer warm-up, up to half of ``most``; the same plan if that does not double it."""
@@ -233,6 +239,10 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         return _saturated_outcome(fleet)
     parts = _parts(fleet, effort.cell)
     plans = [_plan(part, fleet, effort) for part in parts]
+    if server.routing != "shared" and (shorter := min(plan.shorter for plan in plans)) < 1:
+        # As many batches of fewer devices, instead of fewer batches: devices with large batches settle slowly.
+        parts = _parts(fleet, max(_LEAST_CELL, int(shorter * parts[0].devices)))
+        plans = [_plan(part, fleet, effort) for part in parts]
     weights = np.array([part.weight for part in parts])
     runs: list[list[_Run]] = []
     first = _FIRST if traffic.gaps is None else _FIRST_RECORDED
@@ -399,7 +409,8 @@ def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
     most = effort.most / _FIRST
     if warm_up + measured > most:  # near saturation, or with large batches on many devices
         warm_up, measured = most / 5, 4 * most / 5
-    return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms)
+    shorter = min(1.0, most / (1.5 * effort.phases * span))
+    return _Plan(ceil(warm_up), ceil(measured), min(ceil(span) + 20, ceil(measured)), relaxation, usual_ms, shorter)
 
 
 def _usual_size(kind: Kind, each_per_ms: float, fleet: Fleet) -> int:
