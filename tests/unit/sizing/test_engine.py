@@ -133,6 +133,18 @@ def test_simulate_many_devices_with_large_batches_shows_the_latency_of_fewer():
     assert many.outcome.tail_ms == pytest.approx(few.outcome.tail_ms, rel=0.05)
 
 
+def test_simulate_percentile_close_to_the_target_ends_sooner_than_an_undecided_one():
+    fleet = Fleet([Kind(4, 2, LINE)], 400.0, Server("mosec", 1.0), Traffic(3.0))
+    tail_ms = simulate(fleet, Goal(1e3, 99.0), Effort(100_000, 1e6), (0,)).outcome.tail_ms
+    close, undecided = (
+        simulate(fleet, Goal(factor * tail_ms, 99.0), Effort(5000, 200_000, 0.02), (0,)).outcome
+        for factor in (1.005, 1.1)
+    )
+
+    assert close.verdict == undecided.verdict == "undecided"
+    assert close.requests < undecided.requests
+
+
 @given(arrivals, counts, caps, waits)
 def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
     """For every server, two equal kinds behave like one."""

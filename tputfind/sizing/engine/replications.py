@@ -48,7 +48,8 @@ _ONE_SIDED: Final = 0.8
 """Confidence of an interval, each side of which is exceeded in 10 of 100 cases."""
 _PRECISE, _SMALL, _IMPRECISE = 2.5, 0.03, 5.0
 """Limits up to which an error is trusted: a multiple of the wanted one, and a fraction of the allowed late fraction.
-With a larger error, a fleet must meet the target by the third, in standard errors: a few bursts may hide its size.
+With a larger error, a fleet must meet the target by as many times more errors, up to the third: a few bursts may hide
+its size.
 """
 _STARTS, _APART, _LENGTHENED = 3.0, 0.02, 4
 """Standard errors, and fraction of the mean latency, by which replications that began with devices in step may differ
@@ -59,9 +60,14 @@ _LEAST_CELL: Final = 16
 """Minimum devices behind a router that are simulated together."""
 _IN_STEP: Final = 0.1
 """Fraction of a batch within which devices end their first batches in every other replication."""
-_UNDECIDED, _BATCH = 0.6, 8
-"""Fraction of the maximum requests after which a fleet near its target stays undecided. A batch counts as many requests
-as the second, because it takes as long to simulate.
+_UNDECIDED, _CLOSE = 0.6, 0.02
+"""Fraction of the maximum requests after which a fleet near its target stays undecided; and the relative distance of a
+percentile from the target at which more requests are of little use.
+"""
+_QUICK, _PLAIN, _ITEM = (8.0, _UNDECIDED), (2.0, 0.2), 0.2
+"""Batch by batch and request by request: the requests of one item that take as long to simulate as a batch, and the
+fraction of the maximum requests after which a fleet close to its target stays undecided. Request by request, another
+item of a request takes as long as the third; batch by batch, as long as a request.
 """
 _ENOUGH, _EXCURSIONS = 100.0, 1.6
 """Minimum length of all replications, in relaxation times of one queue, for a fleet to meet a target, unless it is far
@@ -89,6 +95,10 @@ class Goal(NamedTuple):
     def late(self) -> float:
         """The fraction of requests that may be late."""
         return 1 - self.percentile / 100
+
+    def is_close(self, tail_ms: float) -> bool:
+        """Whether a percentile is so close to the target that more replications are of little use."""
+        return abs(tail_ms - self.target_ms) <= _CLOSE * self.target_ms
 
     @property
     def relaxations(self) -> float:
@@ -247,6 +257,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     runs: list[list[_Run]] = []
     first = _FIRST if traffic.gaps is None else _FIRST_RECORDED
     wanted = 1 if traffic.gaps is None else first
+    batch, close = _QUICK if is_quick(server, traffic) else _PLAIN
 
     def is_late(latency_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
         return latency_ms > goal.target_ms
@@ -286,8 +297,13 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
             error = max(error, abs(in_step - late) / 2)
         is_spent = requests + sum(plan.warm_up + plan.after for plan in plans) * len(runs) >= effort.most
         excess = (late - goal.late) / error
-        work = requests + _BATCH * sum(counted.total() for run in runs for one in run for counted in one.sizes)
-        is_near = error <= effort.near * goal.late or work >= _UNDECIDED * effort.most
+        batches = sum(counted.total() for run in runs for one in run for counted in one.sizes)
+        work = requests + batch * batches / work_of_request(server, traffic)
+        is_near = (
+            error <= effort.near * goal.late
+            or work >= _UNDECIDED * effort.most
+            or (work >= close * effort.most and goal.is_close(measured.tail[1]))
+        )
         relaxations = len(runs) * min(plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
         is_long = effort.near == inf or (
             relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured))
@@ -304,10 +320,10 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
     figures = measured.figures()
     is_sure = relaxations >= goal.relaxations or is_far(measured) or traffic.gaps is not None
-    half = t_quantile(measured.means - 1, _ONE_SIDED) * error
-    is_precise = error <= max(_PRECISE * effort.near, _SMALL) * goal.late
-    meets = late + (half if is_precise else _IMPRECISE * error) <= goal.late
-    verdict: Verdict = "misses" if late - half > goal.late else "meets" if is_sure and meets else "undecided"
+    errors = t_quantile(measured.means - 1, _ONE_SIDED)
+    precise = max(_PRECISE * effort.near, _SMALL) * goal.late
+    meets = late + min(_IMPRECISE, errors * max(1.0, error / precise)) * error <= goal.late
+    verdict: Verdict = "misses" if late - errors * error > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     figures |= {"late": late, "late_error": error, "busy": min(1.0, busy)}
     figures["mean_batch"] = sum(samples) / max(1, sum(map(Counter.total, sizes)))
@@ -629,3 +645,9 @@ def is_quick(server: Server, traffic: Traffic) -> bool:
     devices = 1 if server.routing == "random" else 2
     is_simple = is_by_batches(server, devices, has_several_samples=traffic.has_several_samples)
     return is_simple and server.routing in ("shared", "random")
+
+
+def work_of_request(server: Server, traffic: Traffic) -> float:
+    """Return the mean time to simulate a request, relative to one with one item."""
+    more = 0.0 if server.is_whole else traffic.mean_samples - 1
+    return 1 + more * (1.0 if is_quick(server, traffic) else _ITEM)

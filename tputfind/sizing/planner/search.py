@@ -12,7 +12,16 @@ import numpy as np
 
 from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record
-from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, Simulated, can_tell, is_quick, simulate
+from tputfind.sizing.engine.replications import (
+    Effort,
+    Fleet,
+    Outcome,
+    Simulated,
+    can_tell,
+    is_quick,
+    simulate,
+    work_of_request,
+)
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
 from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.question import MOST_DEVICES, Demand
@@ -24,9 +33,8 @@ _MOST_QUICK, _MOST = 6e6, 1e6
 """Maximum requests of a judgement, batch by batch and request by request; keeps it within some seconds."""
 _PILOT: Final = 0.15
 """Minimum requests of a pilot, as a fraction of those of a judgement."""
-_LONGER, _NEAR_TARGET = 3, 0.98
-"""Factor on the maximum requests for fewer devices that stay undecided, with a percentile below this fraction of the
-target."""
+_LONGER: Final = 3
+"""Factor on the maximum requests for fewer devices that stay undecided, with a percentile not close to the target."""
 _MOST_LONGER: Final = 2
 """Maximum longer judgements of a search; keeps it within some seconds."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
@@ -371,8 +379,8 @@ class Search:
 
     @property
     def _most(self) -> float:
-        items = 1 if self.demand.is_whole else self.demand.mean_samples
-        return max((_MOST_QUICK if self._is_quick else _MOST) / items, 1.3 * self._floor)
+        most = (_MOST_QUICK if self._is_quick else _MOST) / work_of_request(self.demand.server, self.demand.traffic)
+        return max(most, 1.3 * self._floor)
 
     def _meets(self, devices: int) -> bool:
         return self.holds(self.best(devices).outcome)
@@ -380,12 +388,10 @@ class Search:
     def _meets_at_length(self, devices: int) -> bool:
         """Whether this many devices meet the demand, after a longer judgement if undecided but not near the target."""
         outcome = self.best(devices).outcome
-        is_near = outcome.tail_ms >= _NEAR_TARGET * self.demand.target_ms
-        # Small batches take as long to simulate as some requests.
-        longer = _LONGER / (1 + _LONGER / outcome.mean_batch)
-        if outcome.verdict == "undecided" and not is_near and longer > 1 and self._longer < _MOST_LONGER:
+        is_near = outcome.tail_ms >= self.demand.target_ms or self.demand.goal.is_close(outcome.tail_ms)
+        if outcome.verdict == "undecided" and not is_near and self._longer < _MOST_LONGER:
             self._longer += 1
-            self._best[devices] = self.judge(devices, outcome.batch_cap, longer)
+            self._best[devices] = self.judge(devices, outcome.batch_cap, _LONGER)
         return self._meets(devices)
 
     def undecided_below(self, devices: int) -> int:
