@@ -320,6 +320,17 @@ def test_least_number_from_any_start(start, least):
     assert least_number(lambda number: number >= least, start, 1) == least
 
 
+def test_least_number_with_good_guesses_takes_fewer_steps():
+    halved, guessed = Counter[int](), Counter[int]()
+
+    def guess(fails: int, passes: int) -> int:
+        return min(max(fails + 1, 171), passes - 1)
+
+    assert least_number(lambda one: bool(halved.update([one]) or one >= 171), 100, 1) == 171
+    assert least_number(lambda one: bool(guessed.update([one]) or one >= 171), 100, 1, between=guess) == 171
+    assert guessed.total() < halved.total()
+
+
 @pytest.mark.parametrize(("start", "least"), [(5000, 700), (5000, 9000), (700, 5000)])
 def test_least_number_with_parts_is_exact_to_a_part_of_the_distance(start, least):
     coarse, exact = Counter[int](), Counter[int]()

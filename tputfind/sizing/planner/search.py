@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from itertools import cycle
 from math import ceil, floor, inf, log10, sqrt
 from typing import Final
 
@@ -178,7 +179,9 @@ class Search:
         start = least_number(self.may_meet, lowest, lowest) or MOST_DEVICES
         # Latency need not fall with more devices: batches that are not full wait for the delay.
         busiest = range(lowest, lowest + _BUSIEST) if start > 2 * lowest + _BUSIEST else range(0)
-        devices = next(filter(self._meets, busiest), None) or least_number(self._meets, start, lowest)
+        devices = next(filter(self._meets, busiest), None) or least_number(
+            self._meets, start, lowest, between=self._guess
+        )
         if devices is None:
             best = self.best(MOST_DEVICES).outcome
             raise NoPlan(
@@ -186,7 +189,8 @@ class Search:
                 f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
                 "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
             )
-        return self.outcome_with_room(least_number(self._meets_at_length, devices, lowest, devices) or devices)
+        devices = least_number(self._meets_at_length, devices, lowest, devices, between=self._guess) or devices
+        return self.outcome_with_room(devices)
 
     def fewer(self, devices: int) -> Outcome | None:
         """Return the outcome of the next smaller number of devices; None if there is none."""
@@ -385,6 +389,14 @@ class Search:
     def _meets(self, devices: int) -> bool:
         return self.holds(self.best(devices).outcome)
 
+    def _guess(self, fails: int, passes: int) -> int:
+        """Return where the upper end of the percentile's interval should be the target, if it changes evenly."""
+        judged = [self._best[one].outcome.tail_high_ms for one in (fails, passes) if one in self._best]
+        above, *below = [tail_high_ms / self.demand.target_ms - 1 for tail_high_ms in judged]
+        if not below or not 0 < above < inf or below[0] >= 0:
+            return _midpoint(fails, passes)
+        return min(max(fails + 1, round(fails + (passes - fails) * above / (above - below[0]))), passes - 1)
+
     def _meets_at_length(self, devices: int) -> bool:
         """Whether this many devices meet the demand, after a longer judgement if undecided but not near the target."""
         outcome = self.best(devices).outcome
@@ -503,13 +515,24 @@ def step_at(devices: int) -> int:
     return max(1, devices // _EXACTLY)
 
 
+def _midpoint(fails: int, passes: int) -> int:
+    return (fails + passes) // 2
+
+
 def least_number(
-    meets: Callable[[int], bool], start: int, lowest: int, most: int = MOST_DEVICES, parts: float = inf
+    meets: Callable[[int], bool],
+    start: int,
+    lowest: int,
+    most: int = MOST_DEVICES,
+    parts: float = inf,
+    *,
+    between: Callable[[int, int], int] = _midpoint,
 ) -> int | None:
     """Return the least number from ``lowest`` on that meets, if all above do, by growing steps from ``start``.
 
     It is exact to ``step_at``, or to one of as many ``parts`` of its distance from ``start``. None if neither ``most``
-    nor a number tried on the way meets.
+    nor a number tried on the way meets. Every other number that is tried between one that fails and one that meets is a
+    guess by ``between``.
     """
     step = step_at(start)
     if meets(start):
@@ -521,14 +544,15 @@ def least_number(
                 break
             passes, step = tried, max(2 * step, start // _SECOND_STEP)
     else:
-        passes, fails = min(start + step, most), start
+        passes, fails = min(start + max(step, start // _SECOND_STEP), most), start
         while fails >= passes or not meets(passes):
             step = max(2 * step, start // _SECOND_STEP)
             if passes >= most or (step >= _HOPE and not meets(most)):
                 return None
             fails, passes = passes, min(passes + step, most)
+    guess = cycle((between, _midpoint))
     while passes - fails > max(step_at(passes), abs(passes - start) / parts):
-        middle = (passes + fails) // 2
+        middle = next(guess)(fails, passes)
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes
 
