@@ -396,6 +396,40 @@ def inputs_by_keyword():
     return nn.Linear(WIDTH, 2), inputs
 
 
+class Unique(nn.Module):
+    """Takes ids of which no two are equal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(5000, 4)
+
+    def forward(self, ids):
+        if len(ids.unique()) < len(ids):
+            raise ValueError("ids appear twice")
+        return self.words(ids)
+
+
+def unique_ids():
+    return Unique(), lambda batch: torch.randperm(5000)[:batch]
+
+
+class Sorted(nn.Module):
+    """Packs sequences that are sorted by length, the longest first; takes 300 of them at most."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 4, batch_first=True)
+
+    def forward(self, x, lengths):
+        if len(x) > 300:
+            raise ValueError("more than 300 sequences")
+        return self.gru(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[1]
+
+
+def sorted_sequences():
+    return Sorted(), lambda batch: (torch.randn(batch, 8, 4), torch.randint(1, 9, (batch,)).sort(descending=True)[0])
+
+
 class Remembers(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -144,6 +144,24 @@ def test_input_function_that_cannot_serve_is_refused_in_one_line(tmp_path, ask, 
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(
+    ("factory", "options", "largest"),
+    [
+        ("unique_ids", ("--max-batch", 200), 200),
+        ("unique_ids", ("--batch-sizes", "4,200"), None),
+        ("sorted_sequences", ("--max-batch", 512), 300),
+    ],
+)
+def test_samples_are_not_repeated_if_the_model_fails_then(tmp_path, ask, *, factory, options, largest):
+    record = passed(ask, tmp_path, factory, *options, *QUICK)
+
+    assert record.spec.fresh_inputs
+    assert largest is None or record.edge.largest_batch == largest
+    (notice,) = [notice for notice in record.notices if notice.kind == "fresh_inputs"]
+    assert "fails if samples are repeated" in notice.cause
+    assert "inputs_repeated" not in kinds(record)
+
+
 def test_caching_model_is_named_and_non_caching_one_is_not(tmp_path, ask):
     remembers = passed(ask, tmp_path / "lazy", "remembers", "--batch-sizes", "8,16", *QUICK)
     forgets = passed(ask, tmp_path / "eager", "forgets", "--batch-sizes", "8,16", *QUICK)

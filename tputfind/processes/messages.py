@@ -134,7 +134,7 @@ class FakeTrace(msgspec.Struct, frozen=True):
 
 
 class Diagnose(msgspec.Struct, frozen=True, tag=True):
-    """Asks whether the model or its handling makes the first batch size fail. Answered by one ``Diagnosis``."""
+    """Asks whether the model or its handling makes a batch size fail. Answered by one ``Diagnosis``."""
 
     spec: Spec
     batch_size: int
@@ -220,7 +220,14 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     grad_mode: GradMode | None = None
     granularity: int | None = None
     find_unused_parameters: bool | None = None
+    fresh_inputs: bool | None = None
     caveats: tuple[Notice, ...] = ()
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The changes: the fields of a spec with their new values."""
+        values = msgspec.structs.asdict(self)
+        return {name: value for name, value in values.items() if name != "caveats" and value is not None}
 
 
 class NamedModel(msgspec.Struct, frozen=True, kw_only=True):

@@ -461,12 +461,13 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_findings(asked: Spec, found: Spec) -> Spec:
-    """Return the requested spec with the findings of a run: autograd mode, granularity, unused parameters."""
+    """Return the requested spec with a run's findings: autograd mode, granularity, unused parameters, fresh inputs."""
     granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
     if found.phase == "step" and not refused_by_step(asked):
         asked = own_step(asked)
     unused = found.find_unused_parameters
     fields = {"grad_mode": found.grad_mode, "granularity": granularity, "find_unused_parameters": unused}
+    fields["fresh_inputs"] = asked.fresh_inputs or found.fresh_inputs
     return msgspec.structs.replace(asked, **fields, given_defaults=())
 
 

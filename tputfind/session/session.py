@@ -386,15 +386,18 @@ class Session:
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
         """End the run if the smallest batch fails for another reason than memory, and no other batch has passed.
 
+        A larger batch may fail because it repeats samples.
+
         Raises:
             RunsOtherwise: the model runs in another way, which the record now holds.
             TputfindError: the failure of the model, or the option that causes it.
         """
-        smallest = batch_size == self._spec.smallest_batch
-        if not smallest or failure is None or for_want_of_memory(failure):
+        spec, smallest = self._spec, batch_size == self._spec.smallest_batch
+        repeats = spec.own_code and not spec.fresh_inputs and batch_size > spec.few_samples
+        if not (smallest or repeats) or failure is None or for_want_of_memory(failure):
             return
         self._diagnose(batch_size, failure)
-        if all(one.failure is not None for one in self._trials_and_rows()):
+        if smallest and all(one.failure is not None for one in self._trials_and_rows()):
             if is_kernel_fault(failure):
                 self.update(trials=tuple(map(_blame_model, self.record.trials)))
             raise no_answer(self._spec, batch_size, failure)
@@ -410,11 +413,9 @@ class Session:
         self._diagnosed = True
         self._progress.doing(f"finding out why batch {batch_size} fails", None)
         found = self.runner.diagnose(batch_size, failure)
-        names = ("grad_mode", "granularity", "find_unused_parameters")
-        known = {name: value for name in names if (value := getattr(found, name)) is not None}
-        if not known:
+        if not found.settings:
             return
-        self._spec = self.runner.spec = msgspec.structs.replace(self._spec, **known)
+        self._spec = self.runner.spec = msgspec.structs.replace(self._spec, **found.settings)
         self._diagnosed = found.granularity is not None  # other settings may still need other batch sizes
         caveats = (*self.record.caveats, *found.caveats)
         self.update(spec=self._spec, caveats=caveats, trials=(), rows=())

@@ -160,17 +160,17 @@ class Duel:
         self.took_s = monotonic() - begin_s
 
     def _runs_otherwise(self, failed: VariantFailed) -> bool:
-        """Whether a failed variant runs in another mode of autograd; from now on it runs in that mode."""
+        """Whether a failed variant runs with other settings, such as another mode of autograd; it keeps them then."""
         variant = self.variants[failed.variant]
-        if failed.failure.kind != "error" or variant.spec.grad_mode != "inference":
+        if failed.failure.kind != "error":
             return False
-        found = None
+        found: dict[str, object] = {}
         with suppress(BadRequest):  # other batch sizes may run, but these were requested
-            found = diagnosis_of(variant.children, variant.spec, variant.batch_size, variant.can).grad_mode
-        if found is not None:
-            spec = msgspec.structs.replace(variant.spec, grad_mode=found)
+            found = diagnosis_of(variant.children, variant.spec, variant.batch_size, variant.can).settings
+        if found:
+            spec = msgspec.structs.replace(variant.spec, **found)
             self.variants[failed.variant] = variant._replace(spec=spec)
-        return found is not None
+        return bool(found)
 
 
 def due(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:

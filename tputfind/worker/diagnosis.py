@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.processes.failures import UNUSED_PARAMETERS, Circumstances, exception_failure, said
 from tputfind.processes.messages import Diagnose, Diagnosis
-from tputfind.record.record import Notice
+from tputfind.record.record import Notice, Sight
 from tputfind.record.spec import Spec
 from tputfind.record.types import GRAD_MODES
 from tputfind.worker.devices.protocol import Device
@@ -26,7 +26,9 @@ _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_g
 
 
 def diagnose(asked: Diagnose) -> Diagnosis:
-    """Return the change with which the model runs at its smallest batch; an empty diagnosis if none was found.
+    """Return the change with which the model runs at a batch size; an empty diagnosis if none was found.
+
+    If the smallest batch runs as it is, a larger one can only be helped by samples that are not repeated.
 
     Raises:
         NoSuchDevice: the model fails only with the requested dtype or layout.
@@ -38,6 +40,19 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     attempt = _Attempt(spec, device)
     first = attempt.error(asked.batch_size)
     if first is None or exception_failure(first, Circumstances()).kind == "out_of_memory":
+        return Diagnosis()
+    if (
+        "inputs_repeated" in attempt.seen
+        and _Attempt(replace(spec, fresh_inputs=True), device).error(asked.batch_size) is None
+    ):
+        notice = Notice(
+            kind="fresh_inputs",
+            seen="the input function makes all samples of each batch",
+            cause=f"batch {asked.batch_size} fails if samples are repeated: {said(first)}",
+            advice="--fresh-inputs says so beforehand",
+        )
+        return Diagnosis(fresh_inputs=True, caveats=(notice,))
+    if asked.batch_size != spec.smallest_batch and attempt.error(spec.smallest_batch) is None:
         return Diagnosis()
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
@@ -74,6 +89,8 @@ class _Attempt:
         self._device = device
         self._workload: Workload | OwnStep | None = None if built is None else built._workload  # noqa: SLF001  # of this class
         self._trains = trains
+        self.seen: tuple[Sight, ...] = ()
+        """The observations of the last batch."""
 
     def error(self, *batch_sizes: int) -> BaseException | None:
         """Return the exception of two steps at each of these batch sizes; None if there is none."""
@@ -84,6 +101,7 @@ class _Attempt:
             with gradients(self.spec):
                 for size in batch_sizes:
                     batch = self._workload.batch(size)
+                    self.seen = batch.seen
                     for _ in range(_STEPS):
                         if batch.restore is not None:
                             batch.restore()
