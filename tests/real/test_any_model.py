@@ -130,16 +130,17 @@ def test_each_step_gets_containers_that_no_step_has_changed(tmp_path, ask, facto
 
 
 @pytest.mark.parametrize(
-    ("factory", "why"),
+    ("factory", "status", "why"),
     [
-        ("generator_of_inputs", "its inputs hold a generator, an iterator or a coroutine, which one step uses up"),
-        ("inputs_by_keyword", "its input function takes (size), and is called with one argument, the batch size"),
+        ("inputs_that_end", 5, "its input function raised StopIteration: its data have ended"),
+        ("generator_of_inputs", 2, "its inputs hold a generator, an iterator or a coroutine, which one step uses up"),
+        ("inputs_by_keyword", 2, "its input function takes (size), and is called with one argument, the batch size"),
     ],
 )
-def test_input_function_that_cannot_serve_is_refused_in_one_line(tmp_path, ask, factory, why):
+def test_input_function_that_cannot_serve_is_refused_in_one_line(tmp_path, ask, factory, status, why):
     ran = ask(tmp_path, f"{FIELDS}:{factory}", *FEW)
 
-    assert ran.status == 2
+    assert ran.status == status
     assert why in " ".join(ran.err.split())
     assert "Traceback" not in ran.err
 

@@ -277,13 +277,13 @@ class Children:
                             send_handle(control, handle, None)
                 finally:
                     os.close(theirs)
-                size = getattr(question, "batch_size", None)
+                sizes = getattr(question, "batch_sizes", (getattr(question, "batch_size", None),))
                 lines = _Lines(
                     answers,
                     control,
                     self._interrupted,
                     self._deadline_s,
-                    about="the model" if size is None else f"batch {size}",
+                    about="the model" if sizes[0] is None else f"batch {sizes[0]}",
                 )
                 yield from self._read_answers(control, lines, output, answer_type, timeout_s)
             finally:

@@ -370,7 +370,13 @@ class Workload:
         """Return the inputs that the user's callable makes for a batch size; they are the same for the same draw."""
         assert callable(self._wanted)
         seed_all(seed_of(self._spec, batch_size, draw))
-        made = self._wanted(batch_size)
+        try:
+            made = self._wanted(batch_size)
+        except StopIteration:  # which must not end a generator that gets here
+            raise ModelFailed(
+                f"{self._spec.model}: its input function raised StopIteration: its data have ended",
+                "it is called several times for each batch size: begin the data anew",
+            ) from None
         if is_lazy(made):
             raise BadRequest(
                 f"{self._spec.model}: its inputs hold a generator, an iterator or a coroutine, which one step uses up",
