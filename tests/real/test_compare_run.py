@@ -88,10 +88,10 @@ def test_models_requiring_autograd_are_compared(tmp_path, ask, factory):
     assert ran.status == 0, ran.err
 
 
-def test_models_that_take_no_repeated_samples_are_compared(tmp_path):
+def test_models_that_take_no_repeated_samples_are_compared(tmp_path, ask):
     model = f"{MODELS}/other_fields.py:unique_ids"
 
-    ran = run(tmp_path, *RUN, model, model, "--batch-sizes", "4,200", "--budget", "15s")
+    ran = ask(tmp_path, *RUN, model, model, "--batch-sizes", "4,200", "--budget", "15s")
 
     assert ran.status == 0, ran.err
     assert "not comparable" not in ran.out
