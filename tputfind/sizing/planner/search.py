@@ -544,7 +544,7 @@ def least_number(
                 break
             passes, step = tried, max(2 * step, start // _SECOND_STEP)
     else:
-        passes, fails = min(start + max(step, start // _SECOND_STEP), most), start
+        passes, fails = min(start + step, most), start
         while fails >= passes or not meets(passes):
             step = max(2 * step, start // _SECOND_STEP)
             if passes >= most or (step >= _HOPE and not meets(most)):
