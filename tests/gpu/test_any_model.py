@@ -49,6 +49,14 @@ def test_unconvertible_weights_keep_their_dtype_on_a_gpu(tmp_path, factory, dtyp
     assert kept in record.rows[0].parameter_bytes
 
 
+def test_lengths_of_packed_sequences_stay_on_the_host(tmp_path):
+    record = passed(tmp_path, f"{FIELDS}:sorted_sequences", "--max-batch", 512)
+
+    assert record.spec.host_lengths
+    assert record.spec.fresh_inputs
+    assert record.edge.largest_batch == 300
+
+
 @pytest.mark.parametrize(("dtype", "stored"), [("int8", "int8"), ("fp8", "float8_e4m3fn")])
 def test_linear_layers_are_quantised_on_a_gpu(tmp_path, dtype, stored):
     pytest.importorskip("torchao")

@@ -440,6 +440,19 @@ def sorted_sequences():
     return Sorted(), lambda batch: (torch.randn(batch, 8, 4), torch.randint(1, 9, (batch,)).sort(descending=True)[0])
 
 
+class Counts(nn.Module):
+    """Reads lengths on the host, as ``pack_padded_sequence`` does."""
+
+    def forward(self, x, lengths):
+        if lengths.device.type != "cpu":
+            raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
+        return x * 2
+
+
+def lengths_on_the_host():
+    return Counts(), lambda batch: (torch.randn(batch, 8), torch.randint(1, 9, (batch,)))
+
+
 class Remembers(nn.Module):
     def __init__(self) -> None:
         super().__init__()

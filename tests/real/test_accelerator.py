@@ -51,6 +51,18 @@ def autoloaded(installed, tmp_path_factory):
     return installed | {"PYTHONPATH": os.pathsep.join([str(folder), installed["PYTHONPATH"]])}
 
 
+def test_lengths_stay_on_the_host_if_the_model_needs_them_there(tmp_path, ask):
+    asked = (f"{MODELS}/other_fields.py:lengths_on_the_host", "--device", "hostdev", "--max-batch", 100, *QUICK)
+    ran = ask(tmp_path, *asked)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert record.spec.host_lengths
+    assert record.edge.largest_batch == 100
+    (notice,) = [notice for notice in record.notices if notice.kind == "host_lengths"]
+    assert "1D CPU int64 tensor" in notice.cause
+
+
 def test_hostdev_fulfils_the_device_contract(installed):
     contract.check("hostdev:0", 896, installed)
 

@@ -221,6 +221,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     granularity: int | None = None
     find_unused_parameters: bool | None = None
     fresh_inputs: bool | None = None
+    host_lengths: bool | None = None
     caveats: tuple[Notice, ...] = ()
 
     @property

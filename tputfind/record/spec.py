@@ -179,6 +179,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     """The autograd mode of inference: ``inference_mode``, unless the model failed under it."""
     find_unused_parameters: Annotated[bool, TOLD] = False
     """Whether DDP looks for parameters without a gradient at every step; only if training failed without this."""
+    host_lengths: Annotated[bool, TOLD] = False
+    """Whether one-dimensional integer inputs stay on the host; only if the model failed with them on the device."""
     weights: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         WORK,
@@ -461,14 +463,19 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_findings(asked: Spec, found: Spec) -> Spec:
-    """Return the requested spec with a run's findings: autograd mode, granularity, unused parameters, fresh inputs."""
+    """Return the requested spec with the findings of a run, such as the autograd mode."""
     granularity = found.granularity if asked.granularity == 1 and asked.batch_sizes is None else asked.granularity
     if found.phase == "step" and not refused_by_step(asked):
         asked = own_step(asked)
-    unused = found.find_unused_parameters
-    fields = {"grad_mode": found.grad_mode, "granularity": granularity, "find_unused_parameters": unused}
-    fields["fresh_inputs"] = asked.fresh_inputs or found.fresh_inputs
-    return msgspec.structs.replace(asked, **fields, given_defaults=())
+    return msgspec.structs.replace(
+        asked,
+        grad_mode=found.grad_mode,
+        granularity=granularity,
+        find_unused_parameters=found.find_unused_parameters,
+        fresh_inputs=asked.fresh_inputs or found.fresh_inputs,
+        host_lengths=found.host_lengths,
+        given_defaults=(),
+    )
 
 
 def own_step(spec: Spec) -> Spec:

@@ -65,6 +65,15 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         finding = _Attempt(replace(spec, find_unused_parameters=True), device)
         if finding.error(asked.batch_size) is None:
             return _unused_parameters_diagnosis(attempt.names_without_gradient(first))
+    on_host = replace(spec, host_lengths=True)
+    if spec.own_code and not device.capabilities.is_cpu and _Attempt(on_host, device).error(asked.batch_size) is None:
+        notice = Notice(
+            kind="host_lengths",
+            seen="one-dimensional integer inputs stay on the host",
+            cause=f"the model fails with them on the device: {said(first)}",
+            advice="keep them there where it is deployed, as torch's pack_padded_sequence does",
+        )
+        return Diagnosis(host_lengths=True, caveats=(notice,))
     found = _find_granularity(attempt, first)
     if found is not None:
         return found

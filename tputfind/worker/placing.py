@@ -22,11 +22,20 @@ from tputfind.worker.structures import is_plain, moves, parts_of, replace_parts,
 
 
 class Placement(NamedTuple):
-    """The target of inputs: a device, a dtype for real numbers (None: their own dtype), and a layout."""
+    """The target of inputs: a device, a dtype for real numbers (None: their own dtype), and a layout.
+
+    With ``host_lengths``, one-dimensional integers stay on the host, as ``pack_padded_sequence`` needs its lengths.
+    """
 
     device: torch.device
     dtype: torch.dtype | None
     layout: str
+    host_lengths: bool = False
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device:
+        """Return the device on which a tensor belongs."""
+        is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+        return torch.device("cpu") if self.host_lengths and is_integer and tensor.dim() == 1 else self.device
 
     def memory_format(self, dimensions: int) -> torch.memory_format:
         """Return the memory format of a tensor with this number of dimensions."""
@@ -47,7 +56,7 @@ class Placement(NamedTuple):
     def place(self, value: Any) -> Any:
         """Return a value with its tensors and other movable objects on the device; other parts stay unchanged."""
         if isinstance(value, torch.Tensor):
-            return self.arrange(value).to(self.device)
+            return self.arrange(value).to(self.device_of(value))
         if moves(value):
             moved = value.to(self.device)
             moved = value if moved is None else moved  # some move in place
@@ -88,7 +97,7 @@ class Placement(NamedTuple):
         beside = samples.stride(axis)
         strides = [stride * many // few if stride > beside else stride for stride in samples.stride()]
         # The whole tensor is allocated first and filled in place: a copy would fragment the allocator's memory.
-        whole = torch.empty_strided(shape, strides, dtype=samples.dtype, device=self.device)
+        whole = torch.empty_strided(shape, strides, dtype=samples.dtype, device=self.device_of(samples))
         with torch.no_grad():
             whole.narrow(axis, 0, each * few).copy_(samples)
             for start, end, count in copies(few, many):

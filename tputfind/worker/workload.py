@@ -329,7 +329,7 @@ class Workload:
 
     @property
     def _placement(self) -> Placement:
-        return Placement(self._device, self._dtype, self._spec.layout)
+        return Placement(self._device, self._dtype, self._spec.layout, self._spec.host_lengths)
 
     def _inputs(self, batch_size: int, draw: int = 0) -> _Made:
         # Made outside of inference mode, as a caller makes them, so that writes into them can be detected and undone.

@@ -39,6 +39,7 @@ OTHER = {
     "fresh_inputs": True,
     "grad_mode": "no_grad",
     "find_unused_parameters": True,
+    "host_lengths": True,
     "given_defaults": ("dtype",),
     "weights": "DEFAULT",
     "image_size": 64,
@@ -69,7 +70,7 @@ OTHER = {
     "strict": True,
 }
 """A value for each field of a spec that differs from the record."""
-PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters", "given_defaults"}
+PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters", "host_lengths", "given_defaults"}
 """Fields in which a resumed run may differ: timeouts and detected properties."""
 
 

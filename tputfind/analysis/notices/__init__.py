@@ -14,7 +14,7 @@ __all__ = ["ADVICE", "advice", "of", "shown_notices"]
 _FIRST: Final = (
     *("*_wrong_output", "cached", "memory_grows", "inputs_written", "fell_back", "settings_*", "grad_mode"),
     *("granularity", "host_busy", "samples_by_word", "random_sizes", "inputs_repeated", "fresh_inputs", "stand_ins"),
-    *("dtypes", "quantized", "eval_left_out", "output_drained"),
+    *("host_lengths", "dtypes", "quantized", "eval_left_out", "output_drained"),
     "unused_parameters",
     *("inputs_restored", "recompiled", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*"),
     *("memory_of_others*", "loss_not_finite", "output_*", "random_weights", "drawn_targets", "default_latency_limit"),
