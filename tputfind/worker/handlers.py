@@ -314,7 +314,8 @@ def _time_batch(
             return Row(batch_size=batch_size, failure=output)
         if _remembers_inputs(asked, device, loaded, min(windows.latency_ms)):
             seen += ("cached",)
-        if tried is None and _grows(device, loaded, min(windows.latency_ms)):  # after a trial no limit is left
+        first = tried is None and not asked.number  # after a trial no limit is left
+        if first and _grows(device, loaded, min(windows.latency_ms)):
             seen += ("grows",)
     return Row(
         batch_size=batch_size,

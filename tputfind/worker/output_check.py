@@ -341,7 +341,7 @@ def _is_slower_for_new(device: Device, timed: Batch, make_batch: Callable[[int],
 
 
 _GROWING_STEPS: Final = 4
-_MOST_GROWING_S: Final = 1.0
+_MOST_GROWING_S: Final = 0.5
 """Maximum seconds of these steps."""
 _LEAST_GROWTH_BYTES: Final = 2**10
 """Python's own lists grow by less."""
