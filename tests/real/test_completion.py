@@ -32,7 +32,7 @@ def answer(variables: dict[str, str]) -> str:
         (("resnet1",), ["file,resnet1", "plain,resnet101", "plain,resnet152", "plain,resnet18"]),
         (("tim",), ["file,tim", "plain,timm:"]),
         (("repor",), ["file,repor", "plain,report"]),
-        (("--dtype", "f"), ["plain,fp32", "plain,fp16"]),
+        (("--dtype", "f"), ["plain,fp32", "plain,fp16", "plain,fp8"]),
         (("--dtype", "FP16,b"), ["plain,FP16,bf16"]),
         (("resnet18", "--layout", "nchw,"), ["plain,nchw,nhwc"]),
         (("resnet18", "--dtype", "=", "t"), ["plain,tf32"]),

@@ -40,7 +40,7 @@ def test_schema_covers_every_field_of_a_record(schema):
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        (("spec", "dtype"), "fp8"),
+        (("spec", "dtype"), "fp4"),
         (("rows", 0, "batch_size"), 0),
         (("rows", 0, "failure"), "out of memory"),
         (("spec",), None),

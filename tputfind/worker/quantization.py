@@ -38,5 +38,5 @@ def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the plain tensors that a tensor holds: itself, or those of a subclass, such as quantised weights."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
-    names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in stored(getattr(tensor, name))]
+    parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])  # tensors, and what describes them
+    return [one for part in parts if isinstance(part, torch.Tensor) for one in stored(part)]
