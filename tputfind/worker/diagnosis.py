@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -41,10 +41,11 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     first = attempt.error(asked.batch_size)
     if first is None or exception_failure(first, Circumstances()).kind == "out_of_memory":
         return Diagnosis()
-    if (
-        "inputs_repeated" in attempt.seen
-        and _Attempt(replace(spec, fresh_inputs=True), device).error(asked.batch_size) is None
-    ):
+
+    def runs_with(**changed: Any) -> bool:
+        return _Attempt(replace(spec, **changed), device).error(asked.batch_size) is None
+
+    if "inputs_repeated" in attempt.seen and runs_with(fresh_inputs=True):
         notice = Notice(
             kind="fresh_inputs",
             seen="the input function makes all samples of each batch",
@@ -61,12 +62,10 @@ def diagnose(asked: Diagnose) -> Diagnosis:
                 advice = f"deploy it under {name}"
                 notice = Notice(kind="grad_mode", seen=f"measured under {name}", cause=cause, advice=advice)
                 return Diagnosis(grad_mode=mode, caveats=(notice,))
-    if spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}":
-        finding = _Attempt(replace(spec, find_unused_parameters=True), device)
-        if finding.error(asked.batch_size) is None:
-            return _unused_parameters_diagnosis(attempt.names_without_gradient(first))
-    on_host = replace(spec, host_lengths=True)
-    if spec.own_code and not device.capabilities.is_cpu and _Attempt(on_host, device).error(asked.batch_size) is None:
+    is_unused = spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}"
+    if is_unused and runs_with(find_unused_parameters=True):
+        return _unused_parameters_diagnosis(attempt.names_without_gradient(first))
+    if spec.own_code and not device.capabilities.is_cpu and runs_with(host_lengths=True):
         notice = Notice(
             kind="host_lengths",
             seen="one-dimensional integer inputs stay on the host",

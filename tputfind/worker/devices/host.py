@@ -1,4 +1,4 @@
-"""What all devices of a machine share: its processor, memory, software and clock."""
+"""The properties of a machine that all its devices share: processor, memory, software, clock."""
 
 import os
 import platform
