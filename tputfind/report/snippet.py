@@ -6,10 +6,8 @@ from typing import Final
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.record.types import MODES, QUANTIZED, GradMode, is_compile_mode
+from tputfind.record.types import AUTOCAST, CONVERTED, MODES, QUANTIZED, GradMode, is_compile_mode
 
-_TORCH_DTYPES = {"fp16": "torch.float16"} | dict.fromkeys(("bf16", *QUANTIZED), "torch.bfloat16")
-_AUTOCAST = {"amp-fp16": "torch.float16", "amp-bf16": "torch.bfloat16"}
 _GRAD_MODES: Final[dict[GradMode, str]] = {
     "inference": "torch.inference_mode()",
     "no_grad": "torch.no_grad()",
@@ -29,7 +27,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     yield from _model(spec)
     if spec.dtype == "tf32":
         yield "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True"
-    dtype = _TORCH_DTYPES.get(spec.dtype, "torch.float32")
+    dtype = f"torch.{CONVERTED.get(spec.dtype, 'float32')}"
     nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
     if spec.dtype == "own":
         yield f"model = model.to({device}){nhwc}"
@@ -57,8 +55,8 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     else:
         yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
     modes = "torch.enable_grad()" if spec.phase == "train" else _GRAD_MODES[spec.grad_mode]
-    if spec.dtype in _AUTOCAST:
-        modes += f", torch.autocast({device}, {_AUTOCAST[spec.dtype]})"
+    if spec.dtype in AUTOCAST:
+        modes += f", torch.autocast({device}, torch.{AUTOCAST[spec.dtype]})"
     several = "+" in record.input_shape and spec.source != "hf"  # they are named for hf
     yield from _step(spec, modes, "model(*x)" if several else "model(x)")
 

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from tputfind.errors import BadRequest, ModelFailed
 from tputfind.record.record import Notice, OutputCheck
 from tputfind.record.spec import Spec
-from tputfind.record.types import QUANTIZED, GradMode
+from tputfind.record.types import AUTOCAST, CONVERTED, QUANTIZED, GradMode
 from tputfind.step import other_arguments
 from tputfind.worker.batch import Batch
 from tputfind.worker.conversion import REAL, arrange_module, move_module
@@ -55,7 +55,6 @@ from tputfind.worker.settings import (
 )
 from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, tensors_of
 
-_WEIGHTS: Final = {"fp16": torch.float16, "own": None} | dict.fromkeys(("bf16", *QUANTIZED), torch.bfloat16)
 _NEXT_DRAW: Final = 1_000_003
 """Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
 _DRAWS: Final = 3
@@ -65,7 +64,6 @@ _AS_MANY: Final = "its callable must return as many samples as it is called with
 _PROBED: Final = 3
 """Factor between the smallest and the largest batch size that the user's callable is tried with."""
 _SHOWN: Final = 3
-_AUTOCAST: Final = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 
 
 class _Made(NamedTuple):
@@ -103,7 +101,7 @@ class Workload:
         self._device = device
         self._doing = doing
         self._making_s = 0.0
-        self._dtype = _WEIGHTS.get(spec.dtype, torch.float32)
+        self._dtype = None if spec.dtype == "own" else getattr(torch, CONVERTED.get(spec.dtype, "float32"))
         seed_all(spec.seed)
         source = find_model(spec)
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")
@@ -217,9 +215,9 @@ class Workload:
         return call if self._training is None else self._training.step_of(call)
 
     def _call(self, module: Callable[..., object]) -> Callable[..., object]:
-        autocast = _AUTOCAST.get(self._spec.dtype)
-        if autocast is None:
+        if self._spec.dtype not in AUTOCAST:
             return module
+        autocast = getattr(torch, AUTOCAST[self._spec.dtype])
 
         def call(*arguments: object, **keywords: object) -> object:
             with torch.autocast(self._device.type, dtype=autocast):

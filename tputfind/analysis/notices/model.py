@@ -5,10 +5,8 @@ from typing import Final
 
 from tputfind.analysis.notices.words import batches, sizes
 from tputfind.record.record import Notice, Record, Row, Setting, Sight, Trial
-from tputfind.record.types import QUANTIZED, Dtype
+from tputfind.record.types import CONVERTED, QUANTIZED
 
-_CONVERTED: Final[dict[Dtype, str]] = {"fp16": "float16", "bf16": "bfloat16", "int8": "bfloat16", "fp8": "bfloat16"}
-"""The dtype to which real floating-point parameters are converted; fp32 and autocast keep them in float32."""
 _NAMED: Final = 2
 """Maximum settings that a notice names; the record has all."""
 _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
@@ -118,7 +116,7 @@ def _dtype_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of parameters that no conversion touches: complex, fp8, integer and quantised ones."""
     if record.spec.dtype == "own" or not timed:
         return
-    converted = _CONVERTED.get(record.spec.dtype, "float32")
+    converted = CONVERTED.get(record.spec.dtype, "float32")
     found = {name: count for row in timed[:1] for name, count in row.parameter_bytes.items() if name != converted}
     total_bytes = sum(timed[0].parameter_bytes.values())
     named = ", ".join(f"{name} ({count / total_bytes:.0%} of the bytes)" for name, count in found.items())

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.record.environment import Capabilities, ClockTest, Environment
+from tputfind.record.types import AUTOCAST, CONVERTED
 from tputfind.units import format_bytes
 from tputfind.worker.devices.host import HostClock, software
 from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
@@ -87,9 +88,7 @@ MODULES: Final = {"hpu": "habana_frameworks.torch"}
 
 SHORT_BYTES: Final = 256 * 2**20
 _NVIDIA: Final = {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on NVIDIA GPUs"}
-_HALVES: Final = dict.fromkeys(("fp16", "amp-fp16"), torch.float16) | dict.fromkeys(
-    ("bf16", "amp-bf16", "int8", "fp8"), torch.bfloat16
-)
+_HALVES: Final = {name: getattr(torch, half) for name, half in (CONVERTED | AUTOCAST).items()}
 _HINT: Final = "tputfind devices lists what is here"
 
 
