@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 
+import psutil
 import pytest
 from support.command import ENVIRONMENT, command, run
 from support.folders import MODELS
@@ -94,6 +95,43 @@ def test_core_counts_are_raced_and_untried_variants_are_listed(tmp_path, ask):
     assert "(takes about 40 s)" in ran.out[ran.out.index("Untried") :]
     assert {one.spec.device for one in race.contenders} == {"cpu", "cpu:0"}
     assert race.winner.mode == "eager"
+
+
+def test_equal_devices_race_in_parallel(tmp_path, ask):
+    devices = ("tune", "--device", "cpu:0,cpu:1", "--mode", "eager", "--batch-sizes", 8, "--budget", "90s", "--no-save")
+    arguments = (*devices, f"{FILE}:by_layout", "--dtype", "fp32,fp8", "--save", "race.json")
+    ran = ask(tmp_path, *arguments)
+
+    race = tputfind.load(tmp_path / "race.json")
+    assert ran.status == 0, ran.err
+    assert (race.winner.layout, race.winner.device, race.devices) == ("nhwc", "cpu:0", 2)
+    began = [line for line in ran.err.splitlines() if " beside " in line or " times " in line]
+    assert [" beside " in line for line in began[:2]] == [True, True]  # the second round does not wait for the first
+    assert ", on 2 devices" in ran.out
+
+
+def test_unequal_devices_do_not_race_in_parallel(tmp_path, ask):
+    ran = ask(tmp_path, "tune", "--quiet", f"{FILE}:by_layout", "--device", "cpu:0,cpu", "--mode", "eager")
+
+    assert ran.status == 2
+    assert "a race in parallel is on equal devices, and these are cores of a CPU (1), cores of a CPU (2)" in ran.err
+
+
+def test_interrupted_race_on_two_devices_leaves_no_process(tmp_path):
+    asked = ("tune", f"{FILE}:by_layout", "--device", "cpu:0,cpu:1", "--mode", "eager", "--dtype", "fp32,bf16")
+    asked += ("--batch-sizes", "8", "--budget", "10min", "--no-save", "--save", "race.json")
+    process = subprocess.Popen([*command(), *asked], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    beside = 0
+    while beside < 2 and (line := process.stderr.readline()):
+        beside += " beside " in line
+    started = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    _, after = process.communicate(timeout=60)
+
+    assert process.returncode == 130, after
+    assert "interrupted; the race until then is saved (--resume race.json goes on)" in after
+    assert len(started) >= 4  # two servers for each device
+    assert not psutil.wait_procs(started, timeout=15)[1]
 
 
 def test_a_module_is_raced_from_python(kept):

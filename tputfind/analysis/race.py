@@ -60,8 +60,8 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     """A race of variants at one batch size, in the order in which they ran, and the record of the winner.
 
     An ``interrupted`` race names the leader at that moment as the winner. ``seconds`` and ``budget_s`` are those of all
-    its parts, if it was resumed. ``source_sha256`` is as in a record. ``timed`` are batch sizes of the first leader, as
-    timed in one process before the race.
+    its parts, if it was resumed. ``devices`` is how many raced in parallel. ``source_sha256`` is as in a record.
+    ``timed`` are batch sizes of the first leader, as timed in one process before the race.
     """
 
     KIND = "race"
@@ -70,6 +70,7 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
     goal: Goal
     batch_size: Count
     device_name: str
+    devices: Count = 1
     started: str
     budget_s: Annotated[float, Meta(gt=0)]
     seconds: Amount

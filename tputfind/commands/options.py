@@ -203,7 +203,12 @@ TUNE: Final = (
         name="for",
         default="throughput",
     ),
-    *_VARIANTS,
+    *(
+        option._replace(help="race on this device; a list, or all, races on equal devices in parallel")
+        if option.name == "device"
+        else option
+        for option in _VARIANTS
+    ),
     *(_NAMED[name] for name in ("max_batch", "slo", "percentile")),
     _NAMED["batch_sizes"]._replace(help="race at this batch size", takes="N", default="found first"),
     _NAMED["budget"]._replace(default="10min"),

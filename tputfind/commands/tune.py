@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -37,9 +38,9 @@ def main(given: Given, *, show_traceback: bool) -> int:
     plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
     with stop_signals() as ignore_signals, ExitStack() as stack:
-        both = [stack.enter_context(Children(trust_model_file=trust)) for _ in range(2)]
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
-        race, measured = tune.measure(asked, (both[0], both[1]), progress)
+        start = partial(Children, trust_model_file=trust)
+        race, measured = tune.measure(asked, lambda **place: stack.enter_context(start(**place)), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     document = view.document(race)
     record, file = race.record, None if measured is None else measured.file

@@ -22,11 +22,13 @@ class HostPlace(NamedTuple):
     """A device to measure on, by its name in the list, and the settings that keep its processes to it.
 
     ``variables`` are added to the environment of its processes; ``cores`` are those that they may run on, None for all.
+    ``kind`` is what equal devices have in common: the name of an accelerator, or the number of cores.
     """
 
     name: str
     variables: Mapping[str, str] = {}
     cores: frozenset[int] | None = None
+    kind: str = ""
 
 
 def is_list(device: str | None) -> bool:
@@ -51,11 +53,16 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
     accelerators = [here[name] for name in named if _is_accelerator(name, here)]
     near = _cores_near(accelerators)
     return [
-        HostPlace(name, _alone(here[name], len(here)), near.get(name))
+        HostPlace(name, _alone(here[name], len(here)), near.get(name), here[name].device_name)
         if name in here
-        else HostPlace(name, cores=cores.device_cores(name))
+        else _core_set(name)
         for name in named
     ]
+
+
+def _core_set(name: str) -> HostPlace:
+    own = cores.device_cores(name)
+    return HostPlace(name, cores=own, kind=f"cores of a CPU ({len(own or cores.here())})")
 
 
 def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from math import exp, inf, log
 from random import Random
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -37,6 +38,35 @@ _OF_NEW: Final = 0.86
 _SWEEPS: Final = 200
 
 
+class Lane(Protocol):
+    """A device on which rounds are taken, one at a time."""
+
+    def take_round(self, duel: Duel, random: Random) -> None:
+        """Take one more round of a duel; errors as for ``Duel.take_round``."""
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the thread that takes a round. Another thread calls it."""
+
+
+class ThisThread:
+    """A lane for duels that need no device of their own."""
+
+    def take_round(self, duel: Duel, random: Random) -> None:
+        duel.take_round(random)
+
+    def interrupt(self) -> None:
+        """Do nothing: a round ends by itself."""
+
+
+class _Round(NamedTuple):
+    """A round that a lane takes: the rival for whose sake, and the two variants, of which the new one is judged."""
+
+    lane: Lane
+    rival: Spec
+    old: Spec
+    new: Spec
+
+
 class Course:
     """A race under way: the leader, and the outcomes of its challengers."""
 
@@ -50,12 +80,14 @@ class Course:
         progress: Progress,
         clock: Callable[[], float] = monotonic,
         before: Sequence[Contender] = (),
+        lanes: Sequence[Lane] = (ThisThread(),),
     ) -> None:
         """Take the first leader, the levels of each factor, and the time of the race.
 
         ``as_duel`` makes the duel of a leader and a challenger. Its first round raises TputfindError if the challenger
         does not run.
-        ``clock`` returns the seconds now. ``before`` are the contenders of a race that goes on.
+        ``clock`` returns the seconds now. ``before`` are the contenders of a race that goes on. ``lanes`` are equal
+        devices, which take rounds at the same time.
         """
         self.leader = plain
         self._levels = levels
@@ -69,6 +101,8 @@ class Course:
         self._contenders = {plain: Contender(spec=plain, outcome="first")}
         self._duels: dict[tuple[Spec, Spec], Duel] = {}
         self._settled: set[frozenset[Spec]] = set()
+        self._lanes = lanes
+        self._running: dict[Future[tuple[Duel, float]], _Round] = {}
         for one in before:
             if one.outcome != "untried":
                 self._contenders[one.spec] = one
@@ -76,6 +110,8 @@ class Course:
                 self._duels[one.against, one.spec] = duel = as_duel(one.against, one.spec)
                 duel.tried = Tried(one.turns)
                 self._took_s[one.spec.mode] = one.seconds / len(one.turns.rounds)
+        self._met = set(self._contenders)
+        self._all_met = False
         if self._turns:
             self._judge()
 
@@ -100,24 +136,51 @@ class Course:
         Raises:
             TputfindError: the leader does not run.
         """
-        met = set(self._contenders)
-        while (challenger := self._next_challenger(met)) is not None:
-            met.add(challenger)
+        with ThreadPoolExecutor(len(self._lanes)) as pool:
+            try:
+                self._begin_rounds(pool)
+                while self._running:
+                    done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+                    for future in [one for one in self._running if one in done]:
+                        self._end_round(self._running.pop(future), future)
+                    self._begin_rounds(pool)
+            except BaseException:
+                for lane in self._lanes:
+                    lane.interrupt()
+                raise
+
+    def _begin_rounds(self, pool: Executor) -> None:
+        """Let every free lane take a round, as long as there are variants to meet."""
+        busy = [one.lane for one in self._running.values()]
+        for lane in (one for one in self._lanes if one not in busy):
+            rival = self._next_in_time() or self._next_rival()
+            if rival is None:
+                return
+            old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
+            self._progress.doing(f"{recipe_of(new)} beside {recipe_of(old)}", self._expected_s(rival))
+            self._running[pool.submit(self._take_round, lane, old, new)] = _Round(lane, rival, old, new)
+
+    def _next_in_time(self) -> Spec | None:
+        """Return the next variant that has not met a leader, and for which there is time; list the others as untried.
+
+        None for the rest of the race, once there is none and no round that could change the leader.
+        """
+        while not self._all_met and (challenger := self._next_challenger()) is not None:
+            self._met.add(challenger)
             needs_s = self._expected_s(challenger)
             if self._clock() + needs_s <= self._until_s:
-                self._take_round(challenger, needs_s)
-            else:
-                reason = f"takes about {needs_s:.0f} s"
-                self._contenders[challenger] = Contender(spec=challenger, outcome="untried", reason=reason)
-        while (rival := self._next_rival()) is not None:
-            self._take_round(rival, self._expected_s(rival))
+                return challenger
+            reason = f"takes about {needs_s:.0f} s"
+            self._contenders[challenger] = Contender(spec=challenger, outcome="untried", reason=reason)
+        self._all_met = self._all_met or not self._running
+        return None
 
-    def _next_challenger(self, met: set[Spec]) -> Spec | None:
+    def _next_challenger(self) -> Spec | None:
         """Return the next variant that has not met a leader yet.
 
         One that takes long waits for the leader in other layouts: a compiler may prefer another than plain code does.
         """
-        waiting = list(challengers(self.leader, self._levels, met))
+        waiting = list(challengers(self.leader, self._levels, self._met))
         if not waiting or self._expected_s(waiting[0]) < _LONG_S:
             return waiting[0] if waiting else None
         in_layouts = (one for one in waiting if replace(one, layout=self.leader.layout) == self.leader)
@@ -127,11 +190,11 @@ class Course:
         return self._took_s.get(spec.mode, _COMPILES_S if is_compile_mode(spec.mode) else _STARTS_S)
 
     def _next_rival(self) -> Spec | None:
-        timed = self._turns
+        timed, running = self._turns, {frozenset((one.old, one.new)) for one in self._running.values()}
         levels = levels_of(timed)
         for rival in sorted(levels, key=lambda spec: -levels[spec]):
             turns = timed.get((self.leader, rival)) or timed.get((rival, self.leader))
-            if rival == self.leader or frozenset((self.leader, rival)) in self._settled:
+            if rival == self.leader or frozenset((self.leader, rival)) in self._settled | running:
                 continue
             if turns is None and levels[rival] < levels[self.leader] - _CLOSE:
                 continue
@@ -141,29 +204,40 @@ class Course:
                 return rival
         return None
 
-    def _take_round(self, rival: Spec, expected_s: float) -> None:
-        """Take one more round of a rival and the leader; update the outcomes and the leader."""
-        old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
-        begin_s, before = self._clock(), self._contenders.get(new)
-        self._progress.doing(f"{recipe_of(new)} beside {recipe_of(old)}", expected_s)
+    def _take_round(self, lane: Lane, old: Spec, new: Spec) -> tuple[Duel, float]:
+        """Take one more round in the thread of a lane; return the duel and the seconds that it took."""
+        begin_s = self._clock()
+        duel = self._duels.get((old, new)) or self._as_duel(old, new)
+        count = len(duel.tried.turns.rounds)
+        while len(duel.tried.turns.rounds) == count and duel.tried.failure is None:
+            lane.take_round(duel, self._random)  # again if it only adapted to a failure
+        return duel, self._clock() - begin_s
+
+    def _end_round(self, taken: _Round, future: Future[tuple[Duel, float]]) -> None:
+        """Update the outcomes and the leader by a round that was taken.
+
+        Raises:
+            TputfindError: the first variant does not run.
+        """
+        _, rival, old, new = taken
+        before = self._contenders.get(new)
         try:
-            duel = self._duels.get((old, new)) or self._as_duel(old, new)
-            self._duels[old, new] = duel
-            count = len(duel.tried.turns.rounds)
-            while len(duel.tried.turns.rounds) == count and duel.tried.failure is None:
-                duel.take_round(self._random)  # again if it only adapted to a failure
+            duel, seconds = future.result()
         except TputfindError as error:
             self._settled.add(frozenset((old, new)))
             if before is None or before.turns is None:
                 outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
                 self._contenders[new] = Contender(spec=new, outcome=outcome, reason=error.message)
             return
-        seconds = self._clock() - begin_s
         self._took_s[rival.mode] = seconds
         seconds += before.seconds if before else 0.0
         if duel.tried.failure is not None:
             self._drop((old, new)[duel.tried.failed or 0], duel.tried.failure, duel.tried.turns.batch_sizes[0], seconds)
+        failed = {spec for spec, one in self._contenders.items() if one.outcome == "failed"}
+        if failed & {old, new}:  # in this round or on another lane
+            self._met -= {rival} - failed  # a challenger meets the next leader
             return
+        self._duels[old, new] = duel
         self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
         self._judge()
         judged = self._contenders[new]

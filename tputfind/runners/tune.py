@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
+from random import Random
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
@@ -24,6 +26,7 @@ from tputfind.record.files import path_of
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
 from tputfind.runners.compare import inspect_at_once
+from tputfind.runners.devices import HostPlace, is_list, names, overlaps, places_of
 from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.race import Course
 from tputfind.runners.sweep import Job, each_recipe, sweep
@@ -58,7 +61,8 @@ _SHORT: Final = Plan(
 class Asked(NamedTuple):
     """A request to race: the plain variant, the levels of each factor, the goal, and the folder for the record.
 
-    ``before`` is the race that goes on.
+    ``devices`` is a list of equal devices, which race in parallel; None for the device of the variants. ``before`` is
+    the race that goes on.
     """
 
     plain: Spec
@@ -66,6 +70,7 @@ class Asked(NamedTuple):
     goal: Goal
     folder: Path | None
     command: str
+    devices: str | None = None
     before: Race | None = None
 
     @property
@@ -85,6 +90,12 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
         BadRequest: an option is wrong.
     """
     given = {name: value for name, value in options.items() if value is not None}
+    device = given.get("device")
+    devices = device if isinstance(device, str) and is_list(device) else None
+    if devices is not None:
+        del given["device"]
+        for name in names(devices):
+            read_spec("any", {"device": name})
     specs = list(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)))
     plain = specs[0]
     if len(plain.batch_sizes or (1,)) > 1:
@@ -97,7 +108,7 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
     levels |= {"layout": levels["layout"] or LAYOUTS, "mode": levels["mode"] or MODES}
     if goal not in COSTS:
         raise BadRequest(f"--for: {none_of(goal, tuple(COSTS))}")
-    return Asked(plain, levels, cast("Goal", goal), folder, command)
+    return Asked(plain, levels, cast("Goal", goal), folder, command, devices)
 
 
 @add_options_of(Spec)
@@ -127,7 +138,7 @@ def tune(
         progress: whether to show progress on stderr; or a listener that receives it instead.
         trust_model_file: load a file of a model even if that can run code.
         options: as for ``find``. Lists of ``dtype``, ``layout``, ``allocator``, ``mode`` and ``instances`` are varied.
-            ``budget`` is 10 min by default.
+            ``budget`` is 10 min by default. A list as ``device``, such as ``"all"``, races on all of them in parallel.
 
     Returns:
         The race: ``winner``, its ``record``, and ``contenders`` with the outcome of each.
@@ -145,27 +156,61 @@ def tune(
         pickling.pickle_model(model, inputs) as file,
         ExitStack() as stack,
     ):
-        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for _ in range(2)]
-        race, _ = measure(asked, (both[0], both[1]), told)
+        start = partial(Children, trust_model_file=trust_model_file, live=file)
+        race, _ = measure(asked, lambda **place: stack.enter_context(start(**place)), told)
     if race.interrupted:
         raise KeyboardInterrupt
     return race
 
 
-def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> tuple[Race, Measured | None]:
+class _Lane(NamedTuple):
+    """A device of a race, with a server of processes for either side; an empty ``device`` is that of the variants."""
+
+    device: str
+    sides: tuple[Children, Children]
+    watch: Watch
+
+    def take_round(self, duel: Duel, random: Random) -> None:
+        """Take one more round of a duel on this device; errors as for ``Duel.take_round``."""
+        duel.variants = [
+            variant._replace(spec=_on(self.device, variant.spec), children=children, watch=self.watch)
+            for variant, children in zip(duel.variants, self.sides, strict=True)
+        ]
+        duel.take_round(random)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the thread that takes a round."""
+        for each in self.sides:
+            each.interrupt()
+
+
+def measure(asked: Asked, start: Callable[..., Children], progress: Progress) -> tuple[Race, Measured | None]:
     """Race the variants, and measure the winner in full; its result is None if that did not begin, or was known.
+
+    ``start`` starts a server of processes, with the variables and the cores of a place.
 
     Raises:
         OutOfTime: the budget ended before anything was timed.
-        TputfindError: the plain variant does not run.
+        TputfindError: the plain variant does not run, or the devices are not equal.
     """
     begin_s, started = monotonic(), now()
     progress.about(asked.plain.model)
-    for each in children:
-        each.end_within(asked.budget_s)
     progress.doing("looking at the model and the device", None)
-    inspection, _ = inspect_at_once([asked.plain] * len(children), children)
-    plain = apply_inspection(asked.plain, inspection)
+    places = [HostPlace("")] if asked.devices is None else places_of(asked.devices, start())
+    if len(kinds := list(dict.fromkeys(place.kind for place in places))) > 1:
+        raise BadRequest(f"a race in parallel is on equal devices, and these are {', '.join(kinds)}", "name equal ones")
+    for warning in overlaps(places):
+        progress.did(warning)
+    near = [{"variables": place.variables, "cores": place.cores} for place in places]
+    sides = [(start(**options), start(**options)) for options in near]
+    servers = [each for both in sides for each in both]
+    for each in servers:
+        each.end_within(asked.budget_s)
+    specs = [_on(place.name, asked.plain) for place in places for _ in range(2)]
+    inspections = inspect_at_once(specs, servers)
+    environments = [one.environment for one in inspections[::2]]
+    inspection = inspections[0]
+    plain = apply_inspection(specs[0], inspection)
     can, name = inspection.environment.can, inspection.environment.device_name
     cost = COSTS[asked.goal]
     if cost.needs and not getattr(can, cost.needs):
@@ -186,15 +231,18 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     sha256, before = inspection.source_sha256, asked.before
     contenders: list[Contender] = []
     if before is None:
-        batch_size, plain, timed = _batch_size(asked, plain, inspection, children[0], progress)
+        batch_size, plain, timed = _batch_size(asked, plain, inspection, servers[0], progress)
     else:
         contenders = resumed_contenders(before, asked.goal, plain, name, sha256)
         batch_size, plain, timed = before.batch_size, contenders[0].spec, before.timed
 
-    watch = Watch(inspection.environment.device_uuid if cost.needs == "health" else None)
+    lanes = [
+        _Lane(place.name, both, Watch(one.device_uuid if cost.needs == "health" else None))
+        for place, both, one in zip(places, sides, environments, strict=True)
+    ]
 
     def as_variant(spec: Spec, number: int) -> Variant:
-        return Variant(spec, batch_of(spec, batch_size), children[number], can, cost, watch)
+        return Variant(spec, batch_of(spec, batch_size), servers[number], can, cost)
 
     def as_inspected(variant: Variant) -> Variant:
         return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
@@ -203,23 +251,25 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         return Duel(as_variant(leader, 0), as_variant(challenger, 1), inspect=as_inspected)
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
-    course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders)
-    for each in children:
+    course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)
+    for each in servers:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     measured, record, interrupted = None, None, False
     try:
-        with watch:
+        with ExitStack() as stack:
+            for lane in lanes:
+                stack.enter_context(lane.watch)
             course.run()
         left_s = begin_s + asked.budget_s - monotonic()
         raced_at = (batch_of(course.leader, batch_size),)
         only = None if course.leader.batch_sizes is None else raced_at
         winner = msgspec.structs.replace(course.leader, budget_s=max(round(left_s), 1), batch_sizes=only)
-        for each in children:
+        for each in servers:
             each.end_within(None)
-        record = None if before is None else recorded_winner(before, winner, inspect(winner, children[0]))
+        record = None if before is None else recorded_winner(before, winner, inspect(winner, servers[0]))
         if record is None:
             job = Job([winner], asked.folder, asked.command, first=raced_at)
-            (measured,) = sweep(job, children[0], progress)
+            (measured,) = sweep(job, servers[0], progress)
             record = measured.record if measured.record.rows else None
             if measured.ended_by is not None:
                 raise measured.ended_by
@@ -231,6 +281,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         goal=asked.goal,
         batch_size=batch_size,
         device_name=name,
+        devices=len(lanes),
         started=started,
         budget_s=asked.budget_s + (before.budget_s if before else 0),
         seconds=monotonic() - begin_s + (before.seconds if before else 0),
@@ -242,6 +293,11 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         timed=timed,
     )
     return race, measured
+
+
+def _on(device: str, spec: Spec) -> Spec:
+    """Return a spec on a device; an empty one is its own."""
+    return msgspec.structs.replace(spec, device=device or spec.device)
 
 
 def _core_sets(device: str) -> tuple[str, ...]:

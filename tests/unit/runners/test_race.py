@@ -1,5 +1,7 @@
 """The course of a race, in simulated spaces of recipes: which variants meet, and which leads."""
 
+import contextlib
+import threading
 from functools import partial
 from math import exp
 from random import Random
@@ -43,9 +45,9 @@ class Space:
             raise NoSuchDevice("cannot compile here")
         return Simulated(self, old, new)
 
-    def race(self, seconds, before=()):
-        clock = partial(getattr, self, "now_s")
-        course = Course(PLAIN, LEVELS, self.duel, seconds, progress=Silent(), clock=clock, before=before)
+    def race(self, seconds, **options):
+        options = {"progress": Silent(), "clock": partial(getattr, self, "now_s")} | options
+        course = Course(PLAIN, LEVELS, self.duel, seconds, **options)
         course.run()
         return course
 
@@ -166,6 +168,89 @@ def test_race_of_figures_without_noise_is_decided():
     assert len(space.met) < 20
 
 
+class Lane:
+    """A device of several, which take their first rounds at once, and the others one at a time."""
+
+    def __init__(self, first, lock):
+        self.first, self.lock = first, lock
+        self.pairs = []
+        self.interrupted = threading.Event()
+
+    def take_round(self, duel, random):
+        self.pairs.append(duel.pair)
+        if len(self.pairs) == 1:
+            self.first.wait(timeout=10)  # fails unless the other lanes come too
+        with self.lock:
+            duel.take_round(random)
+
+    def interrupt(self):
+        self.interrupted.set()
+
+
+def lanes_of(count):
+    first, lock = threading.Barrier(count), threading.Lock()
+    return [Lane(first, lock) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_lanes_take_rounds_of_different_pairs_at_once_and_find_the_same_winner(count):
+    lanes = lanes_of(count)
+    space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.2}, noise=0.1)
+    course = space.race(10_000.0, lanes=lanes)
+
+    assert len({lane.pairs[0] for lane in lanes}) == count
+    assert (course.leader.layout, course.leader.mode) == ("nhwc", "compile")
+    assert "undecided" not in outcomes(course).values()
+    assert sorted(space.met, key=str) == sorted((pair for lane in lanes for pair in lane.pairs), key=str)
+
+
+def test_challenger_of_a_leader_that_fails_on_another_lane_meets_the_next_leader():
+    class Told(Silent):
+        round_ended = threading.Event()
+
+        def did(self, *_):
+            self.round_ended.set()
+
+    class Fails(Simulated):
+        def take_round(self, random):
+            if self.pair[1].mode == "compile" and self.pair[0] == PLAIN:
+                assert Told.round_ended.wait(timeout=10)  # that of the other lane
+                failure = Failure(kind="error", message="had enough")
+                self.tried = self.tried._replace(failed=0, failure=failure)
+            else:
+                super().take_round(random)
+
+    lanes = lanes_of(2)
+    for lane in lanes:
+        lane.lock = contextlib.nullcontext()
+    space = Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2}, noise=0.1)
+    space.duel = partial(Fails, space)
+    course = space.race(10_000.0, lanes=lanes, progress=Told())
+
+    assert outcomes(course)["nchw", "eager"] == "failed"
+    assert {new.mode for old, new in space.met if old.layout == "nhwc"} == {"compile", "compile:freezing"}
+
+
+def test_error_on_one_lane_interrupts_the_others():
+    lanes = lanes_of(2)
+
+    class Waits(Simulated):
+        def take_round(self, random):
+            if self.pair[1].layout == "nhwc":
+                raise RuntimeError("a fault of the tool")
+            lanes[1].interrupted.wait(timeout=10)
+            raise KeyboardInterrupt
+
+    for lane in lanes:
+        lane.lock = contextlib.nullcontext()
+    space = Space({})
+    space.duel = partial(Waits, space)
+
+    with pytest.raises(RuntimeError, match="a fault of the tool"):
+        space.race(600.0, lanes=lanes)
+    assert all(lane.interrupted.is_set() for lane in lanes)
+
+
 def test_every_variant_is_set_beside_the_winner():
     course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.0}).race(10_000.0)
 
@@ -179,7 +264,7 @@ def test_resumed_race_takes_no_round_again_and_tries_what_was_left_out():
     space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.5})
     begun = space.race(25.0)
     met = space.met.copy()
-    course = space.race(600.0, begun.contenders)
+    course = space.race(600.0, before=begun.contenders)
 
     assert "untried" in outcomes(begun).values()
     assert "untried" not in outcomes(course).values()
@@ -195,7 +280,7 @@ def test_resumed_race_that_was_decided_takes_no_round():
     space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.5})
     course = space.race(10_000.0)
     count = len(space.met)
-    again = space.race(10_000.0, course.contenders)
+    again = space.race(10_000.0, before=course.contenders)
 
     assert len(space.met) == count
     assert (again.leader, again.contenders) == (course.leader, course.contenders)

@@ -118,7 +118,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     if race.untried:
         names = ", ".join(f"{recipe_of(one.spec)} ({one.reason})" for one in race.untried)
         yield "Untried", f"{names}: give it a longer --budget"
-    yield "Raced", f"{race.seconds:.0f} s of {race.budget_s:g} s, at {at}"
+    parallel = f", on {race.devices} devices" if race.devices > 1 else ""
+    yield "Raced", f"{race.seconds:.0f} s of {race.budget_s:g} s, at {at}{parallel}"
 
 
 def _compiling(race: Race) -> str:
