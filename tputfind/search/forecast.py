@@ -119,9 +119,11 @@ def expected_non_monotonic(known: Known, edge: int) -> NonMonotonic:
     return non_monotonic_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
 
 
-def non_monotonic_where(fits: Fits, edge: int, *, granularity: int, max_batch: int) -> NonMonotonic:
-    """Return the exceptions among up to 256 evenly spaced batch sizes on either side of an edge."""
-    step = granularity * max(1, math.ceil(edge / 2 / granularity / _SAMPLES))
+def non_monotonic_where(
+    fits: Fits, edge: int, *, granularity: int, max_batch: int, samples: int = _SAMPLES
+) -> NonMonotonic:
+    """Return the exceptions among up to so many evenly spaced batch sizes on either side of an edge."""
+    step = granularity * max(1, math.ceil(edge / 2 / granularity / samples))
     below = range(edge - step, edge // 2, -step)
     above = range(edge + step, min(edge + edge // 2, max_batch) + 1, step)
     fails = next((size for size in reversed(below) if not fits(size)), None)

@@ -47,6 +47,9 @@ _ERRORS: Final = ((_NEAR, 0.03), (2.0, 0.1), (math.inf, 0.2))
 """Error of a forecast (90 % of cases), by the maximum ratio between the forecast and its nearest trial."""
 _ERROR_ON_FAKE: Final = {"infer": 0.2, "train": 0.05}
 """Stated error of forecasts on fake tensors, by phase; the errors in benchmarks were smaller."""
+_SAMPLES_ON_FAKE: Final = 64
+"""Number of batch sizes on either side of the edge at which such a forecast looks for exceptions: only those far from
+the edge widen its error, and a replay takes milliseconds."""
 _KINDS: Final = ("gradients", "optimizer", "libraries")
 _NARROWER: Final[dict[Dtype, Dtype]] = {"fp32": "amp-bf16", "tf32": "amp-bf16", "amp-fp16": "bf16", "amp-bf16": "bf16"}
 """The narrower dtype in which a training is also forecast."""
@@ -198,7 +201,7 @@ def _forecast_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> tuple
 
 def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
     forecast, found = _forecast_on_fake(spec, traced, memory_bytes)
-    around = non_monotonic_where(forecast.fits, found, granularity=1, max_batch=LARGEST_BATCH)
+    around = non_monotonic_where(forecast.fits, found, granularity=1, max_batch=LARGEST_BATCH, samples=_SAMPLES_ON_FAKE)
     error = max(_ERROR_ON_FAKE[spec.phase], _spread(found, around))
     return CardForecast(
         memory_bytes=memory_bytes,
