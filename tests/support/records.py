@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Sequence
+from functools import cache
 from typing import Final, Literal
 
 import msgspec
@@ -80,6 +81,7 @@ def can_of(device: str) -> Capabilities:
     return CPU_CAN if device.startswith("cpu") else CUDA_CAN
 
 
+@cache  # frozen, and hundreds of tests begin with it
 def example() -> Record:
     """Return a GPU run with largest batch 5, one failed row and one host-bound row."""
     too_large = Failure(kind="out_of_memory", message="OutOfMemoryError: CUDA out of memory.")
