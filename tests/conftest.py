@@ -71,15 +71,26 @@ def browser():
         yield browser
 
 
+@pytest.fixture(scope="session")
+def drawings():
+    """Return functions that draw each plot once; shared by the modules that use ``plots_drawn_once``."""
+    from tputfind.report.charts import draw
+
+    return {name: cache(getattr(draw, name)) for name in ("inline", "image")}
+
+
 @pytest.fixture(scope="module")
-def plots_drawn_once():
-    """Draw equal plots once: records that differ in one value change few of them."""
+def plots_drawn_once(drawings):
+    """Draw equal plots once: records that differ in one value change few of them. Return a function that forgets all.
+
+    A test that compares drawings with each other must forget the first.
+    """
     from tputfind.report.charts import draw
 
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("inline", "image"):
-            patch.setattr(draw, name, cache(getattr(draw, name)))
-        yield
+        for name, drawing in drawings.items():
+            patch.setattr(draw, name, drawing)
+        yield lambda: [drawing.cache_clear() for drawing in drawings.values()]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from tputfind.report.views import clocks, compare, fleet, forecast, page, record
 from tputfind.runners.sweep import Job
 from tputfind.session.run import Measured
 
+pytestmark = pytest.mark.usefixtures("plots_drawn_once")
 LINE = "could not be made: ZeroDivisionError: broken"
 HINT = "(a fault of tputfind's, which --traceback shows)"
 
