@@ -118,11 +118,15 @@ def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
         return known[state]
 
     def answered(search: _Search):
+        chosen = set()
         for size in [None, *range(search.passes, search.fails_at + 4)]:
             after = copy.copy(search)
-            after.failed, after._passed = search.failed.copy(), search._passed.copy()
             after._forecast = after._forecast and (lambda passes, fails, size=size: size)
             unit = after.next(linear=False)
+            if (unit, after._expected) in chosen:
+                continue  # many forecasts lead to the same trial
+            chosen.add((unit, after._expected))
+            after.failed, after._passed = search.failed.copy(), search._passed.copy()
             if unit is not None:
                 after.learn(unit, None if unit <= edge else "memory")
             yield None if unit is None else after
