@@ -4,6 +4,7 @@ import heapq
 import itertools
 import math
 from collections import deque
+from functools import cache
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from tputfind.sizing.engine.servers import Server
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
 from tputfind.sizing.engine.serving import Kind, serve
 from tputfind.sizing.planner.mixes import Mix, Offer, cheapest_mix
-from tputfind.sizing.planner.plan import plan
+from tputfind.sizing.planner.plan import Plan, plan
 from tputfind.sizing.planner.question import Demand, read_demand
 
 FAST = ServiceTimes({size: [0.5 * size + 5] for size in (1, 2, 4, 8, 16, 32, 64)})
@@ -139,11 +140,15 @@ LARGE, SMALL = record(0.3, 3.0, 64, "Large"), record(1.0, 5.0, 32, "Small")
 RATE, SLO = 7000.0, 60.0
 
 
+@cache
+def plans_of_one_kind(demand: Demand) -> list[Plan]:
+    return [plan(one, demand) for one in (LARGE, SMALL)]
+
+
 def found(demand: Demand, per_hour: tuple[float, float] = (4.0, 1.3)) -> Mix | str:
-    alone = [plan(one, demand) for one in (LARGE, SMALL)]
     offers = [
         Offer(one, each.recipe, each.device_name, each.outcome, price)
-        for one, each, price in zip((LARGE, SMALL), alone, per_hour, strict=True)
+        for one, each, price in zip((LARGE, SMALL), plans_of_one_kind(demand), per_hour, strict=True)
     ]
     return cheapest_mix(sorted(offers, key=lambda offer: offer.cost), demand)
 
@@ -182,7 +187,7 @@ def test_mix_meets_target_under_other_streams_and_is_cheapest(routing):
 
 @pytest.mark.long
 def test_best_cost_never_falls_as_a_price_rises():
-    alone = [plan(one, wanted()).outcome.devices for one in (LARGE, SMALL)]
+    alone = [each.outcome.devices for each in plans_of_one_kind(wanted())]
     costs = []
     for small in (0.9, 1.3, 1.5, 1e9):
         mix = found(wanted(), (4.0, small))
@@ -225,5 +230,5 @@ def test_a_mix_is_cheaper_than_either_kind_and_takes_both(rate, small):
         assert len(mix.parts) == 2
         assert sum(part.share for part in mix.parts) == pytest.approx(1.0)
         assert mix.outcome.meets_target
-        for one, each in ((LARGE, 4.0), (SMALL, small)):
-            assert mix.cost_per_hour < each * plan(one, wanted(rate, percentile=95)).outcome.devices
+        for one, price in zip(plans_of_one_kind(wanted(rate, percentile=95)), (4.0, small), strict=True):
+            assert mix.cost_per_hour < price * one.outcome.devices
