@@ -1,5 +1,6 @@
 """The record of a run as frozen values, and their JSON. Every table, page and plan is a function of these."""
 
+from itertools import chain
 from statistics import fmean
 from typing import Annotated, Final, Literal
 
@@ -242,17 +243,17 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def device_ms(self) -> tuple[float, ...]:
         """The spans of all processes."""
-        return tuple(span for timing in self.timings for span in timing.device_ms)
+        return tuple(chain.from_iterable(timing.device_ms for timing in self.timings))
 
     @property
     def latency_ms(self) -> tuple[float, ...]:
         """The latencies of all processes."""
-        return tuple(span for timing in self.timings for span in timing.latency_ms)
+        return tuple(chain.from_iterable(timing.latency_ms for timing in self.timings))
 
     @property
     def enqueue_ms(self) -> tuple[float, ...]:
         """The enqueue times of all processes."""
-        return tuple(span for timing in self.timings for span in timing.enqueue_ms)
+        return tuple(chain.from_iterable(timing.enqueue_ms for timing in self.timings))
 
     @property
     def steps(self) -> int:
