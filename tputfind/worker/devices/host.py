@@ -82,7 +82,7 @@ def cpu_name() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    return next(names, "") or platform.processor() or platform.machine()  # the last two start a program
 
 
 def status_bytes(field: str) -> int | None:
