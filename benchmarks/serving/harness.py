@@ -157,7 +157,7 @@ def most_per_s(record: Record, case: Case, estimate: Estimate) -> float:
 
 def simulated(record: Record, case: Case, due_ms: NDArray[np.float64], estimate: Estimate) -> Latency:
     """Return the simulated latencies of requests that are due at these times."""
-    bench = Bench(record, case.demand().server, case.cap)
+    bench = Bench(service_times_of(record), case.demand().server, case.cap)
     found = [latency_of(bench.latencies_ms(due_ms, estimate, (seed,))) for seed in range(_SEEDS)]
     return Latency(*(float(value) for value in np.mean(found, axis=0)))
 
@@ -174,7 +174,9 @@ def fitted(record: Record, case: Case, loads: list[Load]) -> Estimate:
     Raises:
         ValueError: the overheads cannot be separated, as with batches of one.
     """
-    found = fit_to_batches(Bench(record, case.demand().server, case.cap), [load.log for load in loads])
+    found = fit_to_batches(
+        Bench(service_times_of(record), case.demand().server, case.cap), [load.log for load in loads]
+    )
     if found is None:
         raise ValueError("overheads are not found with batches of one")
     return found.estimate

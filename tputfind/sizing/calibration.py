@@ -135,20 +135,16 @@ def batches_of(log: Log) -> Batches:
 
 
 class Bench(NamedTuple):
-    """The simulated counterpart of a log: one device of a record, its server without overheads, its largest batch."""
+    """The simulated counterpart of a log: one device without overheads, its server, and its largest batch."""
 
-    record: Record
+    service: ServiceTimes
     server: Server
     cap: int
     seed: int = 0
 
-    def service(self, overheads: Overheads = Overheads()) -> ServiceTimes:  # noqa: B008  # it is immutable
-        """Return the service times with these overheads."""
-        return service_times_of(self.record, overheads)
-
     def latencies_ms(self, sent_ms: Floats, estimate: Estimate, seeds: Sequence[int]) -> Floats:
         """Return the latency of each request, sent at these times, on average over simulations with these seeds."""
-        kinds = [Kind(1, self.cap, self.service(estimate.overheads))]
+        kinds = [Kind(1, self.cap, self.service.with_overheads(estimate.overheads))]
         server = self.server._replace(per_answer_ms=estimate.per_answer)
         first = [float(sent_ms[0])]
         runs = [
@@ -277,7 +273,7 @@ def _fit(bench: Bench, logs: Sequence[Log], place: Floats, rounds: int, *, no_le
     steps minimise the squared differences between the mean latencies of groups; means, because scatter in transit would
     widen percentiles as queues do. The last steps are averaged.
     """
-    start_ms = bench.service().mean_ms(1)
+    start_ms = bench.service.mean_ms(1)
     free = [0, 1, 2, 3] if bench.server.batcher == "litserve" else [0, 1, 3]  # LitServe answers one by one
     reach = start_ms * np.array([0.04, 0.01, 0.02, 0.1])
     observed = np.concatenate([log.latency_ms for log in logs])
@@ -434,8 +430,8 @@ def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], see
         BadRequest: the logs are too few or too light, or do not fit the record.
     """
     logs = [log.cut(slice(_MOST_REQUESTS)) for log in logs]
-    bench = Bench(record, server, cap, seed)
-    most_per_s = 1000 * bench.service().per_ms(cap)
+    bench = Bench(service_times_of(record), server, cap, seed)
+    most_per_s = 1000 * bench.service.per_ms(cap)
     light = [log for log in logs if log.rate_per_s <= _HEAVY * most_per_s]
     _check(bench, logs, light, most_per_s)
     direct = all(log.begun_ms is not None for log in light)
@@ -498,7 +494,7 @@ def _extremes(bench: Bench, found: Found) -> list[Estimate]:
     """
     full_ms = found.draws[:, 0] + bench.cap * found.draws[:, 1]
     low_ms, high_ms = np.quantile(full_ms, _LIKELY)
-    if (high_ms - low_ms) / 2 > _UNSURE * bench.service().mean_ms(bench.cap):
+    if (high_ms - low_ms) / 2 > _UNSURE * bench.service.mean_ms(bench.cap):
         raise BadRequest(
             f"--observed: what the server adds to a batch of {bench.cap} lies anywhere from {max(0.0, low_ms):.3g} to "
             f"{high_ms:.3g} ms",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import chain, count
 from math import exp
 from statistics import fmean
@@ -69,6 +70,12 @@ class ServiceTimes:
         self._whole, self._per_ms, self._mean_ms = whole, dict[int, float](), dict[int, float]()
         self.items_per_sample = len(whole) / sum(whole) if whole else 1.0
         self.least_cap = max(whole) if whole else 1
+
+    def with_overheads(self, overheads: Overheads) -> ServiceTimes:
+        """Return the same times with other overheads."""
+        other: ServiceTimes = copy(self)
+        other.overheads, other._per_ms, other._mean_ms = overheads, {}, {}
+        return other
 
     @property
     def largest(self) -> int:
