@@ -4,6 +4,7 @@ import csv
 
 import pytest
 import torch
+from support.command import run
 from support.folders import MODELS
 
 import tputfind
@@ -103,6 +104,22 @@ def test_training_forecast_splits_memory_and_lists_larger_variants(tmp_path, ask
         tuple(batches[4:6]),
         tuple(batches[6:]),
     ]
+
+
+def test_training_forecast_imports_the_compiler_once_for_all_traces(tmp_path):
+    (tmp_path / "net.py").write_text(
+        "import sys, torch\n"
+        "print('torch._dynamo' in sys.modules, file=open('seen.txt', 'a'))\n"
+        "def make():\n"
+        "    return torch.nn.Linear(16, 4), lambda batch: torch.zeros(batch, 16)\n"
+    )
+
+    ran = run(tmp_path, "forecast", "net.py:make", "--phase", "train", "--memory", "1GiB", "--on-fake", "--quiet")
+
+    assert ran.status == 0, ran.err
+    seen = (tmp_path / "seen.txt").read_text().split()
+    assert len(seen) >= 2
+    assert set(seen) == {"True"}
 
 
 def test_without_a_device_fake_tensors_are_used_unasked(tmp_path, ask, monkeypatch):

@@ -29,8 +29,7 @@ from tputfind.search.forecast import (
 )
 from tputfind.search.replay import Forecast, Memory, Program, ratio
 from tputfind.session import pickling
-from tputfind.session.catalogue import check_torchvision
-from tputfind.session.inspect import inspect, new_record, now
+from tputfind.session.inspect import inspect, new_record, now, preload_packages
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress, Silent
 from tputfind.session.session import Session
@@ -153,8 +152,7 @@ def forecast_with(
             f"--dtype {spec.dtype}: torchao quantises no fake tensors",
             "forecast bf16 without a GPU, or leave --on-fake out on a machine with one",
         )
-    if spec.source == "torchvision":
-        check_torchvision(children)
+    preload_packages(spec, children)
     progress.doing("running it on fake tensors", None)
     cards = cards_on_fake(spec, memories, children)
     return replace(found, cards=cards, variants=tuple(_variants(spec, memories, children, progress)))

@@ -28,7 +28,7 @@ _HINTS: Final[dict[FailureKind, str]] = {"died": "build it by itself to see why"
 
 def inspect(spec: Spec, children: Children) -> Inspection:
     """Return the inspection of a spec's model and device; raise an error if the spec cannot be measured."""
-    _preload(spec, children)
+    preload_packages(spec, children)
     try:
         inspection = _inspection(spec, children)
     except ChildFailed as death:
@@ -59,8 +59,8 @@ def apply_inspection(spec: Spec, inspection: Inspection) -> Spec:
     return spec if inspection.granularity is None else msgspec.structs.replace(spec, granularity=inspection.granularity)
 
 
-def _preload(spec: Spec, children: Children) -> None:
-    """Import in the server the packages that the inspection and every further process need.
+def preload_packages(spec: Spec, children: Children) -> None:
+    """Import in the server the packages that every process for a spec needs.
 
     Raises:
         BrokenInstall: torchvision does not work with the installed torch.
