@@ -31,9 +31,11 @@ from layers import block
 def make():
     return block()
 
-def slow():
-    import time
-    time.sleep(8)
+def waits():
+    import os, time
+    for _ in range(200):
+        if not os.path.exists({go!r}):
+            time.sleep(0.1)
     return block()
 
 def stops_its_task():
@@ -61,8 +63,8 @@ def nodes():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Provide a folder with a model that no other folder has."""
-    (tmp_path / "net.py").write_text(MODEL)
+    """Provide a folder with a model that no other folder has; ``waits`` waits for the file ``go``, for 20 s."""
+    (tmp_path / "net.py").write_text(MODEL.format(go=str(tmp_path / "go")))
     (tmp_path / "layers.py").write_text(LAYERS.format(folder=tmp_path.name))
     return tmp_path
 
@@ -167,7 +169,7 @@ def test_each_device_of_each_node_is_measured(nodes, folder):
 
 def test_killed_node_reruns_its_job_and_loses_no_result(nodes, folder):
     process = subprocess.Popen(
-        [*command(), *map(str, ("net.py:slow", "net.py:make", *QUICK, "--ray", nodes.address, "--output", "any"))],
+        [*command(), *map(str, ("net.py:waits", "net.py:make", *QUICK, "--ray", nodes.address, "--output", "any"))],
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -178,19 +180,20 @@ def test_killed_node_reruns_its_job_and_loses_no_result(nodes, folder):
     seen = []
     for line in process.stderr:
         seen.append(line)
-        if "net.py:slow" in line and "starts" in line and lost is None:
+        if "net.py:waits" in line and "starts" in line and lost is None:
             lost = int(line.partition(" on 127.0.0.")[2].partition(":")[0])
             time.sleep(3)
             nodes.lose(lost)  # the job of the other node has ended by then, or keeps running
+            (folder / "go").touch()
     status = process.wait()
 
     out = process.stdout.read()
     assert status == 0, seen
-    slow, quick = sorted(records(folder, "any"), key=lambda record: record.spec.model, reverse=True)
-    (notice,) = [one for one in slow.notices if one.kind == "ran_again"]
+    waited, quick = sorted(records(folder, "any"), key=lambda record: record.spec.model, reverse=True)
+    (notice,) = [one for one in waited.notices if one.kind == "ran_again"]
     assert f"127.0.0.{lost}, 127.0.0." in notice.seen
     assert f"127.0.0.{lost}" in out, "the report names it"
-    assert nodes_of([slow]) != [f"127.0.0.{lost}"]
+    assert nodes_of([waited]) != [f"127.0.0.{lost}"]
     assert any(f"node 127.0.0.{lost}: was lost" in line for line in seen)
     assert quick.finished
     for number, kind in ((3, "SMALL"), (4, "LARGE")):
@@ -200,7 +203,8 @@ def test_killed_node_reruns_its_job_and_loses_no_result(nodes, folder):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_driver_keeps_results_and_resumes_the_rest(nodes, folder, number):
-    arguments = ["net.py:make", "net.py:slow", *QUICK, "--ray", nodes.address]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would inherit it ignored
+    arguments = ["net.py:make", "net.py:waits", *QUICK, "--ray", nodes.address]
     process = subprocess.Popen(
         [*command(), *map(str, (*arguments, "--output", "fleet"))],
         cwd=folder,
@@ -224,9 +228,10 @@ def test_interrupted_driver_keeps_results_and_resumes_the_rest(nodes, folder, nu
         time.sleep(0.2)
 
     if number == signal.SIGTERM:  # one signal is enough
+        (folder / "go").touch()
         again = run(folder, *arguments, "--resume", "fleet")
         assert again.status == 0, again.err
-        assert sorted(record.spec.model for record in records(folder, "fleet")) == ["net.py:make", "net.py:slow"]
+        assert sorted(record.spec.model for record in records(folder, "fleet")) == ["net.py:make", "net.py:waits"]
         assert kept in records(folder, "fleet")
 
 
