@@ -13,8 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import tputfind
 
-FORMS = ("one", "list", "lists", "dict", "dicts", "scheduler in a dict")
-
 
 class Classifier(lightning.LightningModule):
     """Optimized automatically; logs, and warms up its learning rate over the length of the training."""

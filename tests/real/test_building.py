@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import torch
-import transformers
 from torch import nn
 
 from tputfind.record.spec import read_spec
@@ -20,13 +19,12 @@ from tputfind.worker.workload import Workload
 HOST = torch.device("cpu")
 LAYER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}
 CONFIGS = {
-    "bert": transformers.BertConfig(**LAYER),
-    "llama": transformers.LlamaConfig(**LAYER),
-    "gpt2": transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=99),
-    "mamba": transformers.MambaConfig(hidden_size=32, num_hidden_layers=1, state_size=4, vocab_size=99),
-    "hubert": transformers.HubertConfig(
-        **LAYER, conv_dim=[8, 8], conv_stride=[5, 4], conv_kernel=[10, 8], num_conv_pos_embeddings=16
-    ),
+    "bert": LAYER,
+    "llama": LAYER,
+    "gpt2": {"n_embd": 32, "n_layer": 1, "n_head": 2, "vocab_size": 99},
+    "mamba": {"hidden_size": 32, "num_hidden_layers": 1, "state_size": 4, "vocab_size": 99},
+    "hubert": LAYER
+    | {"conv_dim": [8, 8], "conv_stride": [5, 4], "conv_kernel": [10, 8], "num_conv_pos_embeddings": 16},
 }
 NAMED = (
     "resnet18",
@@ -43,6 +41,12 @@ NAMED = (
 )
 
 
+def save_config(folder, kind, options):
+    import transformers  # takes seconds, which a collection of the tests would take too
+
+    transformers.AutoConfig.for_model(kind, **options).save_pretrained(folder)
+
+
 @pytest.fixture
 def source(tmp_path):
     """Return a function that finds a model's source; transformers models get a small configuration."""
@@ -50,7 +54,7 @@ def source(tmp_path):
     def find(name):
         kind = name.removeprefix("hf:")
         if kind in CONFIGS:
-            CONFIGS[kind].save_pretrained(tmp_path / kind)
+            save_config(tmp_path / kind, kind, CONFIGS[kind])
             name = f"hf:{tmp_path / kind}"
         return find_model(read_spec(name, {}))
 
@@ -249,10 +253,9 @@ print(model, status("VmHWM") - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_model_in_bf16_is_built_on_the_cpu_within_its_own_memory(tmp_path):
-    small = transformers.LlamaConfig(**LAYER)
-    small.save_pretrained(tmp_path / "small")
-    wide = LAYER | {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "vocab_size": 20000}
-    transformers.LlamaConfig(**wide).save_pretrained(tmp_path / "large")
+    save_config(tmp_path / "small", "llama", LAYER)
+    wide = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "vocab_size": 20000}
+    save_config(tmp_path / "large", "llama", LAYER | wide)
     gc.collect()
     command = [sys.executable, "-c", PEAK, f"hf:{tmp_path / 'large'}", f"{tmp_path / 'small'}"]
     model, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())

@@ -1,6 +1,7 @@
 """A LightningModule trains by its own step and optimizers, like its bare loop."""
 
 import sys
+from importlib.util import find_spec
 from time import perf_counter
 
 import cloudpickle
@@ -16,16 +17,22 @@ from tputfind.worker.lightning import optimizers_of
 from tputfind.worker.models import slow_imports
 from tputfind.worker.workload import Workload
 
-pytest.importorskip("lightning")
-from models import lit  # it imports lightning
-
 FILE = f"{MODELS}/lit.py"
 CPU = torch.device("cpu")
 TRAIN = ("--phase", "train", "--device", "cpu", *QUICK)
 ONE = ("--batch-sizes", 4, *TRAIN)
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 
-cloudpickle.register_pickle_by_value(lit)
+pytestmark = pytest.mark.skipif(find_spec("lightning") is None, reason="lightning is not installed")
+
+
+@pytest.fixture(scope="module")
+def lit():
+    """Return the modules; their import of lightning takes seconds, which a collection of the tests would take too."""
+    from models import lit
+
+    cloudpickle.register_pickle_by_value(lit)
+    return lit
 
 
 def workload(name, **asked):
@@ -47,7 +54,7 @@ def test_largest_batch_of_a_module_is_that_of_its_bare_loop(tmp_path, name, limi
 
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["wide", "gan"])
-def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(name):
+def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(lit, name):
     measured, loop_s = [], []
     with torch.enable_grad():
         batch = workload(name).batch(4)
@@ -62,7 +69,7 @@ def test_step_of_a_module_takes_as_long_as_in_its_bare_loop(name):
     assert min(measured) == pytest.approx(min(loop_s), rel=0.3)
 
 
-def test_lightning_module_computes_like_its_bare_loop():
+def test_lightning_module_computes_like_its_bare_loop(lit):
     torch.manual_seed(3)
     trained = workload("classifier", seed=3)
     inner = trained._module.inner
@@ -78,8 +85,8 @@ def test_lightning_module_computes_like_its_bare_loop():
     assert all(map(torch.equal, inner.parameters(), twin.parameters()))
 
 
-@pytest.mark.parametrize("form", lit.FORMS)
-def test_every_documented_form_of_configure_optimizers_gives_its_optimizer(form):
+@pytest.mark.parametrize("form", ["one", "list", "lists", "dict", "dicts", "scheduler in a dict"])
+def test_every_documented_form_of_configure_optimizers_gives_its_optimizer(lit, form):
     module = lit.Classifier(form)
     module.trainer = type("Trainer", (), {"estimated_stepping_batches": 10})()
 
@@ -147,11 +154,12 @@ def test_lightning_batch_is_found_at_its_owner(tmp_path, ask, name, more, shape)
     assert ran.record().input_shape == shape
 
 
+@pytest.mark.usefixtures("lit")
 def test_lightning_is_imported_once_for_all_processes():
     assert "lightning" in slow_imports()  # this process has imported it, as an inspecting one does
 
 
-def test_find_trains_a_live_module(kept):
+def test_find_trains_a_live_module(kept, lit):
     quick = {"device": "cpu", "batches": 5, "warmup": 1, "processes": 1, "batch_sizes": [4]}
 
     trained = kept.find(lit.Classifier(), inputs=lit.pair_of, phase="train", **quick)

@@ -251,13 +251,17 @@ def test_unimportable_module_is_named(tmp_path):
         (nn.Identity(), {"inputs": torch.ones(3)}, "inputs: .* is a Tensor, not a callable"),
         (plain.mebibytes, {"inputs": plain.small_inputs}, "makes its own inputs: leave inputs out"),
         ("resnet18", {"inputs": plain.small_inputs}, "inputs goes with a module or a function"),
-        (torch.compile(nn.Identity()), {"input_size": (3,)}, "was compiled already"),
         (3, {}, "model: 3 is a int, not a name, module or function"),
     ],
 )
 def test_missing_or_duplicate_input_is_refused_in_one_line(model, given, says, kept):
     with pytest.raises(BadRequest, match=says):
         kept.find(model, **given, **QUICK)
+
+
+def test_module_that_was_compiled_is_refused(kept):
+    with pytest.raises(BadRequest, match="was compiled already"):
+        kept.find(torch.compile(nn.Identity()), input_size=(3,), **QUICK)
 
 
 def test_failing_function_is_reported_with_its_own_traceback(kept):

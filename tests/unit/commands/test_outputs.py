@@ -4,7 +4,7 @@ import errno
 import os
 import tempfile
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -49,37 +49,42 @@ def race():
     return Race(**fields, seconds=59.0, contenders=contenders, winner=plain, record=example())
 
 
-REPORTS: dict[str, tuple[Kind, Callable[[], bytes]]] = {
-    "table": ("csv", lambda: csv_of([example()])),
-    "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
-    "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
-    "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
-    "forecast_json": ("forecast", partial(indent_json, FORECASTS)),
-    "record": ("record", lambda: example().to_json()),
-    "clocks": ("clocks", record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
-    "clocks_of_today": (
-        "clocks",
-        lambda: indent_json(files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json"))),
-    ),
-    "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
-    "race": ("race", forms(tune.document(race()))["json"]),
-    "race_csv": ("csv", forms(tune.document(race()))["csv"]),
-    "race_md": ("md", forms(tune.document(race()))["md"]),
-    "plans": ("plans", forms(size.document(sized(1)))["json"]),
-    "md": ("md", lambda: markdown_of([example()])),
-    "md_of_two": ("md", lambda: markdown_of([example(), example()])),
-    "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
-    "comparison_md": ("md", forms(compared.document(comparisons()))["md"]),
-    "plan_html": ("html", forms(size.document(sized(2)))["html"]),
-    "plan_md": ("md", forms(size.document(sized(1)))["md"]),
-    "plans_md": ("md", forms(size.document(sized(2)))["md"]),
-    "forecast_html": ("html", forms(forecast.document(FORECASTS))["html"]),
-    "html": ("html", lambda: page_of([example()])),
-    **{
-        ending: (ending, lambda ending=ending: draw.image(charts.throughput([example()]), ending))
-        for ending in draw.ENDINGS
-    },
-}
+@cache  # made at its first use: a collection of the tests would make it too
+def reports_by_name() -> dict[str, tuple[Kind, bytes]]:
+    made: dict[str, tuple[Kind, Callable[[], bytes]]] = {
+        "table": ("csv", lambda: csv_of([example()])),
+        "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
+        "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
+        "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
+        "forecast_json": ("forecast", partial(indent_json, FORECASTS)),
+        "record": ("record", lambda: example().to_json()),
+        "clocks": ("clocks", record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
+        "clocks_of_today": (
+            "clocks",
+            lambda: indent_json(files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json"))),
+        ),
+        "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
+        "race": ("race", forms(tune.document(race()))["json"]),
+        "race_csv": ("csv", forms(tune.document(race()))["csv"]),
+        "race_md": ("md", forms(tune.document(race()))["md"]),
+        "plans": ("plans", forms(size.document(sized(1)))["json"]),
+        "md": ("md", lambda: markdown_of([example()])),
+        "md_of_two": ("md", lambda: markdown_of([example(), example()])),
+        "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
+        "comparison_md": ("md", forms(compared.document(comparisons()))["md"]),
+        "plan_html": ("html", forms(size.document(sized(2)))["html"]),
+        "plan_md": ("md", forms(size.document(sized(1)))["md"]),
+        "plans_md": ("md", forms(size.document(sized(2)))["md"]),
+        "forecast_html": ("html", forms(forecast.document(FORECASTS))["html"]),
+        "html": ("html", lambda: page_of([example()])),
+        **{
+            ending: (ending, lambda ending=ending: draw.image(charts.throughput([example()]), ending))
+            for ending in draw.ENDINGS
+        },
+    }
+    return {name: (kind, make()) for name, (kind, make) in made.items()}
+
+
 OTHERS = {
     "model.py": b"from torch import nn\n",
     "notes.md": b"# batch | samples/s\n\n| batch | samples/s | \xc2\xb1 % |\n",
@@ -95,7 +100,7 @@ OTHERS = {
 
 @pytest.fixture(scope="module")
 def reports() -> dict[str, tuple[Kind, bytes]]:
-    return {name: (kind, make()) for name, (kind, make) in REPORTS.items()}
+    return reports_by_name()
 
 
 def test_each_report_is_recognized_as_its_own_kind_only(reports, tmp_path):
@@ -125,7 +130,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 @st.composite
 def layouts(draw):
     """Draw files, links to them, the files that are read, and the outputs, with or without --overwrite."""
-    names = sorted(OTHERS) + sorted(REPORTS)
+    names = sorted(OTHERS) + sorted(reports_by_name())
     files = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
     links = draw(st.dictionaries(st.sampled_from(["one", "two"]), st.tuples(st.sampled_from(files), st.booleans())))
     places = [*files, *links, "new.csv", "./new.csv", "empty.md"]
