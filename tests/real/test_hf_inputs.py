@@ -1,8 +1,9 @@
 """The inputs of transformers models: drawn from ``forward`` and the configuration of any model."""
 
+from functools import partial
+
 import pytest
 import torch
-import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,52 +24,55 @@ DECODER = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn
     "eos_token_id": 2,
     "decoder_start_token_id": 1,
 }
-T5 = transformers.T5Config(
-    d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2, vocab_size=99, decoder_start_token_id=0
-)
-BART = transformers.BartConfig(**DECODER, max_position_embeddings=40)
-WHISPER = transformers.WhisperConfig(**DECODER, num_mel_bins=8, max_source_positions=20, max_target_positions=12)
-CLIP = transformers.CLIPConfig(
-    text_config=TEXT | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}, vision_config=VISION
-)
 LLAMA = TEXT | {"model_type": "llama", "num_key_value_heads": 2}
-LLAVA = transformers.LlavaConfig(
-    vision_config=VISION | {"model_type": "clip_vision_model"}, text_config=LLAMA, image_token_index=98
-)
-YOLOS = transformers.YolosConfig(**LAYER, image_size=[32, 48], patch_size=16, num_detection_tokens=5)
-HUBERT = transformers.HubertConfig(
-    **LAYER, vocab_size=9, conv_dim=[8, 8], conv_stride=[5, 4], conv_kernel=[10, 8], num_conv_pos_embeddings=16,
-    num_conv_pos_embedding_groups=2,
-)  # fmt: skip
-SPEECH = transformers.SpeechEncoderDecoderConfig.from_encoder_decoder_configs(
-    HUBERT, transformers.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True)
-)
-IBERT = transformers.IBertConfig(**TEXT, pad_token_id=1)
-PERCEIVER = transformers.PerceiverConfig(
-    image_size=24, num_latents=4, d_latents=32, num_blocks=1, num_self_attends_per_block=1
-)
-VIDEO = transformers.VideoMAEConfig(**VISION, num_frames=4, tubelet_size=2)
+HUBERT = LAYER | {"vocab_size": 9, "conv_dim": [8, 8], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
+HUBERT |= {"num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2}
 VISION_OF_QWEN = {"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 32, "patch_size": 14, "mlp_ratio": 2}
 TEXT_OF_QWEN = LLAMA | {
     "model_type": "qwen2_vl_text",
     "max_position_embeddings": 112,
     "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
 }
-QWEN = transformers.Qwen2VLConfig(text_config=TEXT_OF_QWEN, vision_config=VISION_OF_QWEN, image_token_id=98)
-MISFIT = transformers.Qwen2VLConfig(
-    text_config=TEXT_OF_QWEN, vision_config=VISION_OF_QWEN | {"hidden_size": 48}, image_token_id=98
-)
+CONFIGS = {
+    "t5": {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 2, "vocab_size": 99}
+    | {"decoder_start_token_id": 0},
+    "bart": DECODER | {"max_position_embeddings": 40},
+    "whisper": DECODER | {"num_mel_bins": 8, "max_source_positions": 20, "max_target_positions": 12},
+    "clip": {
+        "text_config": TEXT | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0},
+        "vision_config": VISION,
+    },
+    "llava": {
+        "vision_config": VISION | {"model_type": "clip_vision_model"},
+        "text_config": LLAMA,
+        "image_token_index": 98,
+    },
+    "qwen2_vl": {"text_config": TEXT_OF_QWEN, "vision_config": VISION_OF_QWEN, "image_token_id": 98},
+    "yolos": LAYER | {"image_size": [32, 48], "patch_size": 16, "num_detection_tokens": 5},
+    "hubert": HUBERT,
+    "speech-encoder-decoder": {
+        "encoder": HUBERT | {"model_type": "hubert"},
+        "decoder": TEXT | {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+    },
+    "ibert": TEXT | {"pad_token_id": 1},
+    "perceiver": {"image_size": 24, "num_latents": 4, "d_latents": 32, "num_blocks": 1}
+    | {"num_self_attends_per_block": 1},
+    "videomae": VISION | {"num_frames": 4, "tubelet_size": 2},
+    "led": DECODER,
+}
+
+
+def save_config(folder, kind, **options):
+    """Save the configuration of a kind with other options, and return the name under which the tool finds it."""
+    import transformers  # takes seconds, which a collection of the tests would take too
+
+    transformers.AutoConfig.for_model(kind, **CONFIGS[kind] | options).save_pretrained(folder)
+    return f"hf:{folder}"
 
 
 @pytest.fixture
 def saved(tmp_path):
-    """Return the name under which the tool finds a configuration."""
-
-    def save(config):
-        config.save_pretrained(tmp_path / "tiny")
-        return f"hf:{tmp_path}/tiny"
-
-    return save
+    return partial(save_config, tmp_path / "tiny")
 
 
 def outputs(name, options=None, batch_sizes=(1, 2)):
@@ -85,20 +89,19 @@ def outputs(name, options=None, batch_sizes=(1, 2)):
 @pytest.mark.parametrize(
     ("config", "shape", "kind", "output"),
     [
-        (T5, "512+512+512", "T5ForConditionalGeneration", "logits"),
-        (BART, "40+40+40", "BartForConditionalGeneration", "logits"),
-        (WHISPER, "8x40+12", "WhisperForConditionalGeneration", "logits"),
-        (CLIP, "48+3x32x32+48", "CLIPModel", "text_embeds"),
-        (LLAVA, "48+3x32x32+48", "LlavaForConditionalGeneration", "logits"),
-        (QWEN, "112+112+256x1176+3+112", "Qwen2VLForConditionalGeneration", "logits"),
-        (YOLOS, "3x32x48", "YolosForObjectDetection", "pred_boxes"),
-        (HUBERT, "16000", "HubertModel", "last_hidden_state"),
-        (SPEECH, "16000+48", "SpeechEncoderDecoderModel", "logits"),
-        (IBERT, "46+46", "IBertModel", "last_hidden_state"),
-        (PERCEIVER, "3x24x24", "PerceiverForImageClassificationLearned", "logits"),
-        (VIDEO, "4x3x32x32", "VideoMAEModel", "last_hidden_state"),
+        ("t5", "512+512+512", "T5ForConditionalGeneration", "logits"),
+        ("bart", "40+40+40", "BartForConditionalGeneration", "logits"),
+        ("whisper", "8x40+12", "WhisperForConditionalGeneration", "logits"),
+        ("clip", "48+3x32x32+48", "CLIPModel", "text_embeds"),
+        ("llava", "48+3x32x32+48", "LlavaForConditionalGeneration", "logits"),
+        ("qwen2_vl", "112+112+256x1176+3+112", "Qwen2VLForConditionalGeneration", "logits"),
+        ("yolos", "3x32x48", "YolosForObjectDetection", "pred_boxes"),
+        ("hubert", "16000", "HubertModel", "last_hidden_state"),
+        ("speech-encoder-decoder", "16000+48", "SpeechEncoderDecoderModel", "logits"),
+        ("ibert", "46+46", "IBertModel", "last_hidden_state"),
+        ("perceiver", "3x24x24", "PerceiverForImageClassificationLearned", "logits"),
+        ("videomae", "4x3x32x32", "VideoMAEModel", "last_hidden_state"),
     ],
-    ids=lambda value: value.model_type if isinstance(value, transformers.PretrainedConfig) else None,
 )
 def test_inputs_of_a_configuration_run_at_any_batch_size(saved, config, shape, kind, output):
     name = saved(config)
@@ -134,7 +137,7 @@ def test_cache_is_disabled_for_models_without_layer_count():
 
 
 def test_tokens_of_a_decoder_stay_within_its_positions(saved):
-    name = saved(WHISPER)
+    name = saved("whisper")
 
     _, (_, inputs) = find_model(read_spec(name, {"sequence_length": 7})).build()
     assert inputs["decoder_input_ids"].sample_shape == (7,)
@@ -143,7 +146,7 @@ def test_tokens_of_a_decoder_stay_within_its_positions(saved):
 
 
 def test_sequence_length_of_an_encoder_decoder_is_that_of_both(saved):
-    _, (_, inputs) = find_model(read_spec(saved(T5), {"sequence_length": 24})).build()
+    _, (_, inputs) = find_model(read_spec(saved("t5"), {"sequence_length": 24})).build()
 
     assert {name: drawn.sample_shape for name, drawn in inputs.items()} == dict.fromkeys(
         ("input_ids", "attention_mask", "decoder_input_ids"), (24,)
@@ -151,13 +154,13 @@ def test_sequence_length_of_an_encoder_decoder_is_that_of_both(saved):
 
 
 def test_image_size_of_a_language_model_changes_its_prompt(saved):
-    shape, _ = outputs(saved(QWEN), {"image_size": 112, "sequence_length": 5})
+    shape, _ = outputs(saved("qwen2_vl"), {"image_size": 112, "sequence_length": 5})
 
     assert shape == "21+21+64x1176+3+21"  # 8 x 8 patches, 2 x 2 of them merged, and 5 tokens
 
 
 def test_prompt_holds_as_many_image_tokens_as_features_and_no_more(saved):
-    make = find_model(read_spec(saved(LLAVA), {})).build()[1]
+    make = find_model(read_spec(saved("llava"), {})).build()[1]
 
     tokens = make(3)["input_ids"]
 
@@ -166,7 +169,7 @@ def test_prompt_holds_as_many_image_tokens_as_features_and_no_more(saved):
 
 
 def test_images_that_do_not_fit_the_text_are_left_out_and_named(saved):
-    name = saved(MISFIT)
+    name = saved("qwen2_vl", vision_config=VISION_OF_QWEN | {"hidden_size": 48})
     source = find_model(read_spec(name, {}))
 
     shape, _ = outputs(name)
@@ -177,10 +180,8 @@ def test_images_that_do_not_fit_the_text_are_left_out_and_named(saved):
 
 
 def test_measured_class_is_named_unless_the_configuration_names_it(saved):
-    config = transformers.CLIPConfig(**CLIP.to_dict())
-    unnamed = find_model(read_spec(saved(config), {})).caveats
-    config.architectures = ["CLIPModel"]
-    named = find_model(read_spec(saved(config), {})).caveats
+    unnamed = find_model(read_spec(saved("clip"), {})).caveats
+    named = find_model(read_spec(saved("clip", architectures=["CLIPModel"]), {})).caveats
 
     assert ["is measured as CLIPModel" in notice.seen for notice in unnamed] == [True]
     assert named == ()
@@ -212,16 +213,16 @@ def test_refusal_names_the_argument_and_an_option(model, line):
     asked=st.none() | st.integers(1, 8),
 )
 def test_tokens_stay_within_vocabulary_and_positions(tmp_path_factory, positions, decoder_positions, vocabulary, asked):
-    config = transformers.LEDConfig(
-        **DECODER | {"vocab_size": vocabulary},
+    name = save_config(
+        tmp_path_factory.mktemp("led"),
+        "led",
+        vocab_size=vocabulary,
         max_encoder_position_embeddings=positions,
         max_decoder_position_embeddings=decoder_positions,
         attention_window=4,
     )
-    folder = tmp_path_factory.mktemp("led")
-    config.save_pretrained(folder)
 
-    _, (_, inputs) = find_model(read_spec(f"hf:{folder}", {"sequence_length": asked})).build()
+    _, (_, inputs) = find_model(read_spec(name, {"sequence_length": asked})).build()
 
     encoder, decoder = inputs["input_ids"], inputs["decoder_input_ids"]
     assert encoder.sample_shape == (asked or positions,)
