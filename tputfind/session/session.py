@@ -108,13 +108,20 @@ class Session:
 
     def finish(self) -> None:
         """Record that the measurement is finished, and why the rows that want a further process ended."""
-        rows = stopping.end_rows(self._spec, self.record.rows, self.record.edge, over=True)
-        self.update(rows=rows, finished=now())
+        edge = self._edge_that_ran()
+        rows = stopping.end_rows(self._spec, self.record.rows, edge, over=True)
+        self.update(edge=edge, rows=rows, finished=now())
 
     def save_again(self) -> None:
         """Save the measured record once more, with the edge so far: the last save may have been interrupted."""
         if self.record.trials or self.record.rows:
-            self.update(edge=self.record.edge or self.edge_so_far())
+            self.update(edge=self._edge_that_ran() or self.edge_so_far())
+
+    def _edge_that_ran(self) -> Edge | None:
+        """Return the edge found, or that by the trials and rows so far if its row failed and no time was left."""
+        edge = self.record.edge
+        row = None if edge is None else self.row(edge.largest_batch)
+        return edge if row is None or row.failure is None else self.edge_so_far() or edge
 
     def edge_so_far(self) -> Edge | None:
         """Return the edge by the trials and rows so far; None if batch sizes were given, or none passed."""

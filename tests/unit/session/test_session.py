@@ -325,6 +325,19 @@ def test_edge_so_far_counts_passed_and_failed_rows():
     assert (found.largest_batch, found.fails_at, found.limited_by) == (24, 32, "memory")
 
 
+def test_finish_after_edge_row_failed_returns_edge_that_ran():
+    failed = Row(batch_size=32, failure=OUT_OF_MEMORY)
+    session, _ = session_of(
+        Trial(batch_size=32), Trial(batch_size=33, failure=OUT_OF_MEMORY), rows=(row(24, 5.0), failed)
+    )
+    session.update(edge=Edge(largest_batch=32, limited_by="memory", fails_at=33))
+
+    session.finish()
+
+    found = session.record.edge
+    assert (found.largest_batch, found.fails_at, found.closed) == (24, 32, False)
+
+
 @pytest.mark.parametrize(
     ("seconds", "worth"),
     [([2.0, 100.0], True), ([2.0, 148.0], True), ([2.0, 151.0], False), ([90.0, 90.0, 100.0], False)],
