@@ -186,3 +186,17 @@ def test_memory_limit_leaves_out_heap_that_was_free_before(freed):
         counts.append(int(done.stdout))
 
     assert counts[1] == pytest.approx(counts[0], abs=4)  # 500 freed blocks would hold as many
+
+
+@linux_only
+@pytest.mark.parametrize(("model", "message"), [("exits", "exited with status 1"), ("starts_a_thread", "new thread")])
+def test_lack_of_memory_that_no_exception_tells_is_lack_of_memory(tmp_path, ask, model, message):
+    ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:{model}", "--memory-limit", "420.5MiB", *EDGE)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert record.edge.limited_by == "memory"
+    assert 40 < record.edge.largest_batch < 140
+    failures = [trial.failure for trial in record.trials if trial.failure is not None]
+    assert any(message in failure.message for failure in failures)
+    assert {failure.kind for failure in failures} == {"out_of_memory"}

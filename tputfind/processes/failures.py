@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from tputfind.errors import BrokenInstall, TputfindError
 from tputfind.record.record import Failure, FailureKind
 from tputfind.units import GIB, parse_bytes, printable
@@ -209,6 +211,21 @@ def death_failure(exit_status: int | None, last_words: str, doing: str = "") -> 
     return Failure(kind=kind, message=cut_line(f"{how}: {last_words}" if last_words else how))
 
 
+def explain_death(failure: Failure, passed: Passed | None, *, own_memory: bool) -> Failure:
+    """Return the failure of a dead process as that of its last words, if they say that memory ran out.
+
+    Libraries that cannot start a thread, and models that catch every error, end the process.
+
+    Args:
+        failure: as ``death_failure`` returns it.
+        passed: the largest smaller batch that fits.
+        own_memory: as in ``Circumstances``.
+    """
+    circumstances = Circumstances(passed=passed, under_a_ceiling=not own_memory, own_memory=own_memory)
+    kind = _kind(RuntimeError(), failure.message, circumstances) if failure.kind == "died" else None
+    return msgspec.structs.replace(failure, kind=kind) if kind in ("out_of_memory", "host_memory") else failure
+
+
 def silence_failure(seconds: float) -> Failure:
     """Return the failure of a process that was killed after ``seconds`` of silence."""
     return Failure(kind="timeout", message=f"no answer within {seconds:.3g} s")
@@ -235,7 +252,8 @@ def _is_gpu_library_class(kind: type[BaseException]) -> bool:
 
 def _has_readable_text(error: BaseException) -> bool:
     """Return whether an exception's text is read: its class is one that is raised if memory runs out."""
-    return isinstance(error, (RuntimeError, OSError)) or any(map(_is_gpu_library_class, type(error).__mro__))
+    known = isinstance(error, (RuntimeError, OSError, ImportError))
+    return known or any(map(_is_gpu_library_class, type(error).__mro__))
 
 
 def _kind(error: BaseException, text: str, circumstances: Circumstances) -> FailureKind | None:
@@ -304,7 +322,9 @@ def _kind_of_ambiguous_text(text: str, circumstances: Circumstances) -> FailureK
         return "unsupported" if says(r"_STATUS_NOT_SUPPORTED") else "error"
     if circumstances.under_a_ceiling and says(r"could not create a (primitive|memory)|unable to (mmap|allocate)"):
         return "out_of_memory" if a_smaller_passes or short else "unsupported"
-    if circumstances.under_a_ceiling and says(r"cannot allocate memory"):
+    if circumstances.under_a_ceiling and says(r"can't start new thread|thread creation failed"):  # stacks need memory
+        return "out_of_memory" if a_smaller_passes or short else None
+    if circumstances.under_a_ceiling and says(r"cannot allocate memory|failed to map segment from shared object"):
         return "out_of_memory"
     return None
 

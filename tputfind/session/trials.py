@@ -13,7 +13,14 @@ import msgspec
 from tputfind.errors import BadRequest, DeviceInUse
 from tputfind.processes import cores
 from tputfind.processes.children import Children
-from tputfind.processes.failures import UNUSED_PARAMETERS, ChildFailed, Passed, is_kernel_fault, misuse_failure
+from tputfind.processes.failures import (
+    UNUSED_PARAMETERS,
+    ChildFailed,
+    Passed,
+    explain_death,
+    is_kernel_fault,
+    misuse_failure,
+)
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
@@ -126,7 +133,7 @@ class TrialRunner:
                 batch_size=question.batch_size,
                 steps=question.steps,
                 memory_limit_bytes=question.memory_limit_bytes,
-                failure=death.failure,
+                failure=self._explain(death, question.passed),
             )
         seconds = perf_counter() - start
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
@@ -165,7 +172,7 @@ class TrialRunner:
                         yield Trial(
                             batch_size=batch_size,
                             memory_limit_bytes=limit_bytes,
-                            failure=death.failure,
+                            failure=self._explain(death, passed),
                             seconds=perf_counter() - start,
                             memory_of_others_bytes=others_bytes,
                         )
@@ -210,9 +217,12 @@ class TrialRunner:
                         yield row
                 failure = None if timed else misuse_failure()
             except ChildFailed as death:
-                failure = death.failure if timed < len(sizes) else None
+                failure = self._explain(death, passed) if timed < len(sizes) else None
         if failure is not None:
             yield Row(batch_size=sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
+
+    def _explain(self, death: ChildFailed, passed: Passed | None) -> Failure:
+        return explain_death(death.failure, passed, own_memory=self._can.own_memory)
 
     def _timeout_s(self, batch_size: int, taken: Sequence[Trial], least_s: float = LEAST_TIMEOUT_S) -> float:
         return self.spec.trial_timeout_s or timeout_s(batch_size, taken, least_s)

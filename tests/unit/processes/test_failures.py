@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tputfind.analysis.notices import ADVICE
 from tputfind.processes import failures
@@ -16,6 +17,7 @@ from tputfind.processes.failures import (
     cut_line,
     death_failure,
     exception_failure,
+    explain_death,
     for_want_of_memory,
     is_kernel_fault,
     misuse_failure,
@@ -363,6 +365,39 @@ def test_death_without_answer_suspects_memory_only_with_a_reason(status, last_wo
     assert failure.kind == "died"
     assert failure.message.startswith(message)
     assert for_want_of_memory(failure) is want
+
+
+@pytest.mark.parametrize(
+    ("last_words", "own_memory", "kind"),
+    [
+        ("fatal: DefaultCPUAllocator: can't allocate memory", False, "out_of_memory"),
+        ("fatal: DefaultCPUAllocator: can't allocate memory", True, "host_memory"),
+        ("fatal: CUDA out of memory. Tried to allocate 2.00 GiB", True, "out_of_memory"),
+        ("cannot allocate memory for thread-local data: ABORT", False, "out_of_memory"),
+        ("libgomp: Thread creation failed: Resource temporarily unavailable", False, "out_of_memory"),
+        ("libgomp: Thread creation failed: Resource temporarily unavailable", True, "died"),
+        ("not implemented for 'Half'", False, "died"),
+        ("", False, "died"),
+    ],
+)
+def test_last_words_of_dead_process_tell_its_lack_of_memory(last_words, own_memory, kind):
+    death = death_failure(1, last_words)
+
+    assert explain_death(death, Passed(1, None), own_memory=own_memory) == replace(death, kind=kind)
+
+
+@pytest.mark.parametrize(
+    ("circumstances", "kind"), [(FIRST, "error"), (FIRST_UNDER_A_CEILING, "error"), (UNDER_A_CEILING, "out_of_memory")]
+)
+def test_thread_that_cannot_start_lacks_memory_under_a_ceiling_only(circumstances, kind):
+    assert exception_failure(RuntimeError("can't start new thread"), circumstances).kind == kind
+
+
+def test_library_that_cannot_be_mapped_under_a_ceiling_lacks_memory():
+    error = ImportError("scipy.so: failed to map segment from shared object")
+
+    assert exception_failure(error, UNDER_A_CEILING).kind == "out_of_memory"
+    assert exception_failure(error, FIRST).kind == "error"
 
 
 def test_process_killed_during_host_work_died_of_host_memory():
