@@ -88,6 +88,33 @@ def test_outputs_of_another_number_of_samples_are_wrong():
     )
 
 
+@pytest.mark.parametrize("lacks", [lambda _: None, lambda x: x.sum()])
+def test_no_output_as_long_as_batch_is_wrong_if_small_batches_have_one(lacks):
+    found = checked(lambda x: lacks(x) if len(x) > 8 else [x, x * 2])
+
+    assert found.kind == "wrong_output"
+
+
+def test_samples_that_another_run_returns_are_wrong_only_if_memory_was_short():
+    def check(*, short):
+        lengths = iter([8, 16, 16, 16])
+        batch = batch_of(lambda x: x[: next(lengths) if len(x) > 8 else None], 16)
+        return check_output(batch, "fp32", 2, short=short)
+
+    assert check(short=False) == unchecked(COMPANY)
+    assert check(short=True).kind == "wrong_output"
+
+
+def test_leaf_that_requires_grad_does_so_in_the_check():
+    def model(x):
+        return torch.autograd.grad((x * x).sum(), x)[0]
+
+    batch = batch_of(model, 16)
+    batch._inputs[0][0].requires_grad_()
+
+    assert check_output(batch, "fp32", 2).result == "right"
+
+
 def test_model_with_fewer_outputs_for_large_batch_is_unchecked():
     assert checked(lambda x: [x] if len(x) > 8 else [x, x * 2]) == unchecked(COMPANY)
 

@@ -200,3 +200,19 @@ def test_lack_of_memory_that_no_exception_tells_is_lack_of_memory(tmp_path, ask,
     failures = [trial.failure for trial in record.trials if trial.failure is not None]
     assert any(message in failure.message for failure in failures)
     assert {failure.kind for failure in failures} == {"out_of_memory"}
+
+
+def test_outputs_that_differ_from_call_to_call_are_not_wrong(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:sums_at_times", "--batch-sizes", "16,17,18", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert {row.failure for row in ran.record().rows} == {None}
+
+
+def test_checks_that_fail_alike_have_one_notice(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:keeps_outputs", "--batch-sizes", "8,16,32", *QUICK)
+
+    assert ran.status == 0, ran.err
+    (notice,) = [notice for notice in ran.record().notices if notice.kind == "output_unchecked"]
+    assert notice.batch_sizes == (8, 16, 32)
+    assert notice.cause.startswith("the check failed: RuntimeError: stack expects each tensor to be equal size")

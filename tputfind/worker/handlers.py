@@ -462,7 +462,7 @@ def _check(
             return workload.check_training(batch)
         if batch.restore is not None:
             batch.restore()
-        return check_output(batch, spec.dtype, max(2, spec.granularity), output)
+        return check_output(batch, spec.dtype, max(2, spec.granularity), output, short=device.memory_is_short())
     except Exception as error:  # the model may not accept the small batches, or memory is used up
         failure = exception_failure(error, Circumstances(batch.size, None, device.under_a_ceiling))
         why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"

@@ -370,8 +370,8 @@ def alike(value: Any, items: list[Any]) -> Any:
 def _rows(tensor: torch.Tensor, axis: int, samples: Sequence[int]) -> torch.Tensor:
     few = tensor.index_select(axis, torch.tensor(samples, device=tensor.device))
     if is_channels_last(tensor):
-        return few.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
-    return few
+        few = few.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
+    return few.requires_grad_(tensor.requires_grad) if few.is_leaf else few
 
 
 _PLAIN: Final = (int, float, str, bytes, type(None))
