@@ -207,7 +207,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
     "unsupported": "it does not run so",
     "died": "a crash, or no host memory",
     "timeout": "it hangs, or is far slower",
-    "wrong_output": "a kernel is wrong at this size",
+    "wrong_output": "a kernel, or the model, is wrong at this size",
     "error": "the model fails",
 }
 
@@ -279,8 +279,13 @@ _SMALL_RANGE: Final = ("fp16", "amp-fp16")
 
 def _output_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of outputs that could not be checked, or that are not finite in small batches either."""
-    for remark in dict.fromkeys(row.output.remark for row in timed if row.output and row.output.result == "unchecked"):
-        rows = [row for row in timed if row.output and row.output.remark == remark]
+    unchecked: dict[str, list[Row]] = {}
+    for row in timed:
+        if row.output and row.output.result == "unchecked":
+            reason = row.output.remark.partition(": ")[0]  # the text of an error has sizes that differ from row to row
+            unchecked.setdefault(reason, []).append(row)
+    for rows in unchecked.values():
+        remark = rows[0].output.remark if rows[0].output else ""
         seen, to_do = f"the outputs of {batches(rows)} were not checked", "compare them with a small batch's"
         yield Notice(
             kind="output_unchecked", seen=seen, cause=brief(remark, seen, to_do), advice=to_do, batch_sizes=sizes(rows)
