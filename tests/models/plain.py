@@ -1,5 +1,6 @@
 """Models that take a fixed number of bytes, or fail in a fixed way: each is a factory for ``plain.py:NAME``."""
 
+import importlib
 import math
 import os
 import signal
@@ -729,3 +730,21 @@ def no_numbers():
 
 
 not_callable = 5
+
+
+class ImportsOnce(nn.Module):
+    """Imports torch's compiler at its first call; fails if another process has imported it."""
+
+    def __init__(self):
+        super().__init__()
+        self.compiler = None
+
+    def forward(self, x):
+        if self.compiler is None and "torch._dynamo" in sys.modules:
+            raise ValueError("imported before")
+        self.compiler = importlib.import_module("torch._dynamo")
+        return x * 2
+
+
+def imports_once():
+    return ImportsOnce(), small_inputs

@@ -342,3 +342,11 @@ def test_inspection_calls_a_factory_once(tmp_path, made):
     assert found.own_step == ("run" in made)
     assert found.input_shape == "4"
     assert [setting.name for setting in found.settings] == ["torch.backends.mkldnn.enabled"]
+
+
+def test_slow_imports_of_a_step_are_there_for_later_processes(tmp_path):
+    ran = run(tmp_path, f"{MODELS}/plain.py:imports_once", "--batch-sizes", "1,2", "--device", "cpu", *QUICK)
+
+    first, second = ran.record().rows
+    assert first.failure is None
+    assert "imported before" in second.failure.message

@@ -116,6 +116,7 @@ class Children:
         self._log: IO[bytes] | None = None
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
+        self._wanted: tuple[str, ...] = ()
         self._sending = Lock()
         self._deadline_s: float | None = None
         self._last_start_s: float | None = None
@@ -224,6 +225,8 @@ class Children:
             OutOfTime: the time set by ``end_within`` is over.
             KeyboardInterrupt: ``interrupt`` was called.
         """
+        for package in self._wanted if group is None else ():
+            self.preload(package)
         spec: Spec | None = getattr(question, "spec", None)
         size = None if spec is None or group is not None else spec.ranks
         if spec is None or size is None:
@@ -334,6 +337,7 @@ class Children:
                 with suppress(OSError):
                     control.send_bytes(KILL)
             status = self._exit_status(control)
+            self._wanted = lines.imports
         if not finished:
             if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
                 raise ChildFailed(failures.misuse_failure())
@@ -463,6 +467,7 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
             raise reply.refusal.make_error()
         if reply.done:
             return True
+        lines.imports = reply.imports or lines.imports
         lines.doing = reply.doing
         allowed_s = None if timeout_s is None else timeout_s + _PATIENCE * (reply.busy_s or 0.0)
         if answer is not None:
@@ -492,6 +497,8 @@ class _Lines:
         self._about = about
         self.doing = ""
         """The child's work on the host until its next message; empty if it named none."""
+        self.imports: tuple[str, ...] = ()
+        """The slow imports that the child's last answer names."""
 
     def read(self, allowed_s: float | None) -> bytes | None:
         """Return the next line; None if the child has ended or its line is too long.

@@ -197,17 +197,15 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     """The model and device that a run will measure.
 
     ``input_shape`` is the shape of one sample (``3x224x224``). ``source_sha256`` is the hash of the user's own file:
-    the factory's, or that of the weights. ``imports`` are packages that the model needs and that are slow to import.
-    ``caveats`` are notices that apply to every result of the run. ``settings`` are those that the user's file changed
-    in torch. ``granularity`` is that of the inputs' batches, if they have one and the user gave none. ``own_step`` says
-    whether the model is a step of the user's own.
+    the factory's, or that of the weights. ``caveats`` are notices that apply to every result of the run. ``settings``
+    are those that the user's file changed in torch. ``granularity`` is that of the inputs' batches, if they have one
+    and the user gave none. ``own_step`` says whether the model is a step of the user's own.
     """
 
     environment: Environment
     input_shape: str
     parameters: int | None
     source_sha256: str | None = None
-    imports: tuple[str, ...] = ()
     caveats: tuple[Notice, ...] = ()
     settings: tuple[Setting, ...] = ()
     granularity: int | None = None
@@ -289,7 +287,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     life.
 
     The child will be silent for about ``busy_s`` seconds. ``doing`` is its work on the host until its next message, in
-    the past tense: "made the inputs of batch 8 on the host".
+    the past tense: "made the inputs of batch 8 on the host". An answer has the slow ``imports`` of the child so far:
+    the server imports them once, so that further children begin with them.
     """
 
     answer: msgspec.Raw = msgspec.Raw()
@@ -297,3 +296,4 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     busy_s: float | None = None
     done: bool = False
     doing: str = ""
+    imports: tuple[str, ...] = ()

@@ -34,8 +34,6 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     except ChildFailed as death:
         hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec.mode))
         raise ModelFailed(f"{spec.model} cannot be built: {death}", hint) from None
-    for package in inspection.imports:
-        children.preload(package)
     others_bytes = memory_in_use_bytes(*inspection.environment.device_uuids)
     kept_to = None if children.cores is None else cores.text(children.cores)
     fields = {"memory_of_others_bytes": others_bytes, "cores": kept_to}

@@ -26,7 +26,7 @@ from tputfind.worker.devices.protocol import Device, MemoryUse, Stopwatch
 from tputfind.worker.diagnosis import diagnose
 from tputfind.worker.inspect import inspect, open_device_of, try_device
 from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try_steps
-from tputfind.worker.models import named_models
+from tputfind.worker.models import named_models, slow_imports
 from tputfind.worker.modes import mode_class
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
 from tputfind.worker.output_check import check_output, grows_with_each_step, remembers_inputs
@@ -56,10 +56,17 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     listener = _Told(say, gate_fd if meets else None)
     try:
         for said in _answers(asked, listener):
-            say(_answer(said))
+            say(msgspec.structs.replace(_answer(said), imports=_imports()))
         say(messages.Reply(done=True))
     except TputfindError as error:
         say(messages.Reply(refusal=messages.Refusal.of(error)))
+
+
+def _imports() -> tuple[str, ...]:
+    try:
+        return slow_imports()
+    except Exception:  # the limit on memory may leave none; the user's code may have changed sys.modules
+        return ()
 
 
 def _answer(said: msgspec.Struct) -> messages.Reply:

@@ -24,7 +24,7 @@ from tputfind.worker import ranks
 from tputfind.worker.devices import open_device, torch_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inputs import drawn_of, shape_text
-from tputfind.worker.models import find_model, import_user_file, slow_imports
+from tputfind.worker.models import find_model, import_user_file
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import mode_class
 from tputfind.worker.own_step import OwnStep, check_import_memory, tensor_bytes
@@ -167,7 +167,6 @@ def _findings(
         input_shape=shape,
         parameters=parameters,
         source_sha256=_fingerprint(source),
-        imports=slow_imports(),
         caveats=caveats,
         settings=settings,
         granularity=granularity,
