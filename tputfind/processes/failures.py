@@ -324,6 +324,8 @@ def _kind_of_ambiguous_text(text: str, circumstances: Circumstances) -> FailureK
         return "out_of_memory" if a_smaller_passes or short else "unsupported"
     if circumstances.under_a_ceiling and says(r"can't start new thread|thread creation failed"):  # stacks need memory
         return "out_of_memory" if a_smaller_passes or short else None
+    if circumstances.under_a_ceiling and short and text == "[enforce fail a":  # torch has no memory for the rest
+        return "out_of_memory"
     if circumstances.under_a_ceiling and says(r"cannot allocate memory|failed to map segment from shared object"):
         return "out_of_memory"
     return None

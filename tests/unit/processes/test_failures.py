@@ -393,6 +393,11 @@ def test_thread_that_cannot_start_lacks_memory_under_a_ceiling_only(circumstance
     assert exception_failure(RuntimeError("can't start new thread"), circumstances).kind == kind
 
 
+@pytest.mark.parametrize(("circumstances", "kind"), [(FIRST_AND_SHORT, "out_of_memory"), (UNDER_A_CEILING, "error")])
+def test_text_that_torch_has_no_memory_for_lacks_memory_if_short(circumstances, kind):
+    assert exception_failure(RuntimeError("[enforce fail a"), circumstances).kind == kind
+
+
 def test_library_that_cannot_be_mapped_under_a_ceiling_lacks_memory():
     error = ImportError("scipy.so: failed to map segment from shared object")
 
