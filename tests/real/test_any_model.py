@@ -215,6 +215,21 @@ def test_batch_sizes_are_multiples_accepted_by_the_model(tmp_path, ask, factory,
     assert advice == ([] if "--granularity" in options else [f"--granularity {granularity} says so beforehand"])
 
 
+def test_model_of_one_batch_size_is_measured_at_that(tmp_path, ask):
+    record = passed(ask, tmp_path, "eights", *QUICK)
+
+    assert [row.batch_size for row in record.rows] == [8]
+    assert (record.edge.largest_batch, record.edge.fails_at, record.edge.limited_by) == (8, 16, "error")
+
+
+def test_other_batch_sizes_of_a_model_of_one_are_refused_with_it(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:eights", "--batch-sizes", "1,2", *QUICK)
+
+    assert ran.status == 2
+    assert "fails at batch 1, and runs at 8: shape '[8, 16]' is invalid" in ran.err
+    assert "--batch-sizes 8 leaves the others out" in ran.err
+
+
 def test_batch_sizes_that_are_no_multiples_of_the_granularity_are_refused(tmp_path, ask):
     ran = ask(tmp_path, f"{FIELDS}:triplets", "--granularity", 3, "--batch-sizes", "3,4")
 
@@ -258,7 +273,10 @@ def test_complex_outputs_and_those_of_threads_are_checked(tmp_path, ask, factory
 
 
 def test_module_refusing_eval_is_measured_with_a_notice(tmp_path, ask):
-    assert "eval_left_out" in kinds(passed(ask, tmp_path, "refuses_eval", *FEW))
+    for phase in ("infer", "train"):
+        folder = tmp_path / phase
+        folder.mkdir()
+        assert "eval_left_out" in kinds(passed(ask, folder, "refuses_eval", "--phase", phase, *FEW))
 
 
 def test_a_model_that_fails_in_eval_mode_alone_is_refused_for_that(tmp_path, ask):

@@ -145,22 +145,31 @@ def _unused_parameters_diagnosis(names: str) -> Diagnosis:
 def _find_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | None:
     """Return the smallest granularity with which the model runs; None if there is none or the spec sets one.
 
+    A model may run at one batch size alone, as an exported program without a free batch axis does.
+
     Raises:
         BadRequest: the spec sets batch sizes, so that the granularity cannot be changed.
     """
     spec = attempt.spec
     if spec.granularity > 1:
         return None
-    for number in candidates(said(error)):
-        if attempt.error(number, 2 * number) is None:
-            if spec.batch_sizes is not None:
-                raise BadRequest(
-                    f"{spec.model} fails at batch {spec.smallest_batch}, and runs at {number} and {2 * number}: "
-                    f"{said(error)}",
-                    f"--batch-sizes {number},{2 * number},{4 * number} leaves the others out",
-                )
-            return Diagnosis(granularity=number, caveats=(granularity_notice(number, said(error)),))
-    return None
+    text = said(error)
+    found: tuple[int, ...] = ()
+    for number in candidates(text):
+        if attempt.error(number) is not None:
+            continue
+        if attempt.error(2 * number) is None:
+            found = (number, 2 * number)
+            break
+        found = found or (number,)
+    if not found:
+        return None
+    if spec.batch_sizes is not None:
+        raise BadRequest(
+            f"{spec.model} fails at batch {spec.smallest_batch}, and runs at {' and '.join(map(str, found))}: {text}",
+            f"--batch-sizes {','.join(map(str, found))} leaves the others out",
+        )
+    return Diagnosis(granularity=found[0], caveats=(granularity_notice(found[0], text),))
 
 
 def _relaxed_specs(spec: Spec) -> Iterator[tuple[Spec, str, str]]:

@@ -47,7 +47,8 @@ class Training:
             BadRequest: the module has no weights to train, does not offer the requested checkpointing, or does not suit
                 the optimizer.
         """
-        module.train()
+        if not module.training:  # it is still training if it refused eval(): it may refuse train() too
+            module.train()
         if spec.grad_checkpoint:
             _checkpoint(module, spec.model)
         if not any(parameter.requires_grad for parameter in module.parameters()):
