@@ -136,7 +136,7 @@ def test_trial_step_is_fastest_after_the_first_or_the_only_one():
     def fastest_ms(*seconds):
         paces = iter(seconds)
         work = Work(step := lambda: time.sleep(next(paces)), step)
-        return trial_step_ms(try_steps(device, work, len(seconds), announced.append))
+        return trial_step_ms(try_steps(device, work, len(seconds), announced.append).spans_ms)
 
     assert 20 <= fastest_ms(0, 1, 0.02) < 1000
     assert fastest_ms(0.02, 0.02) >= 20

@@ -202,6 +202,19 @@ def test_lack_of_memory_that_no_exception_tells_is_lack_of_memory(tmp_path, ask,
     assert {failure.kind for failure in failures} == {"out_of_memory"}
 
 
+@linux_only
+@pytest.mark.parametrize(
+    ("model", "limited_by"), [("returns_nothing", {"memory", "wrong_output"}), ("returns_half", {"wrong_output"})]
+)
+def test_batch_whose_output_lacks_samples_for_want_of_memory_does_not_fit(tmp_path, ask, model, limited_by):
+    ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:{model}", "--memory-limit", "256.5MiB", *EDGE)
+
+    assert ran.status == 0, ran.err
+    edge = ran.record().edge
+    assert edge.limited_by in limited_by
+    assert 78 < edge.largest_batch < 86  # three times 1 MiB a sample
+
+
 def test_outputs_that_differ_from_call_to_call_are_not_wrong(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:sums_at_times", "--batch-sizes", "16,17,18", *QUICK)
 

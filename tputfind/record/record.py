@@ -123,7 +123,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit of the
     trial, None if only the device's memory limited it; ``memory_of_others_bytes`` is the device memory that other
     processes held when it began. ``seconds`` is the duration of the process, measured by its parent. ``trace`` is the
-    allocator's log, None if the device keeps none. ``seen`` are observations of the model.
+    allocator's log, None if the device keeps none. ``seen`` are observations of the model. ``returned`` is the number
+    of values in the smallest output of a step after the first.
     """
 
     batch_size: Count
@@ -138,6 +139,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
     trace: Trace | None = None
     seen: tuple[Sight, ...] = ()
+    returned: Count | None = None
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):

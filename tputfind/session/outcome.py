@@ -14,6 +14,10 @@ from tputfind.session.inspect import now
 HOST_MAX_LATENCY_MS: Final = 1000.0
 """Default maximum step time on host memory; without it, the search would go on for hours to useless batch sizes."""
 _FAR: Final = 2**20
+_LEAST_SIZES: Final = 3
+_NEAR_LINE: Final = 1e-3
+_LEAST_RETURNED: Final = 0.75
+"""Minimum fraction of the expected number of values in an output."""
 LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
     "index_limit": "index",
@@ -58,6 +62,25 @@ def check_batch_size_counts(record: Record, trial: Trial) -> None:
             f"{first.batch_size}",
             "its batch must have as many samples as the batch size",
         )
+
+
+def judge_output(record: Record, trial: Trial) -> Trial:
+    """Return a trial as failed if its output is smaller than those of the batches below let expect.
+
+    A model that catches every error may return less, or nothing, when memory runs out. The number of values must have
+    grown in proportion over three batch sizes or more.
+    """
+    passed = {one.batch_size: one.returned for one in record.trials if one.failure is None}
+    below = sorted((size, count) for size, count in passed.items() if size < trial.batch_size and count is not None)
+    if trial.failure is not None or trial.returned is None or len(below) < _LEAST_SIZES:
+        return trial
+    (least, few), *between, (most, many) = below
+    each = (many - few) / (most - least)
+    in_line = all(abs(few + each * (size - least) - count) <= _NEAR_LINE * count for size, count in between)
+    if not in_line or trial.returned >= _LEAST_RETURNED * (many + each * (trial.batch_size - most)):
+        return trial
+    found = f"batch {trial.batch_size} returned {trial.returned} values, and batch {most} {many}"
+    return msgspec.structs.replace(trial, failure=Failure(kind="wrong_output", message=found))
 
 
 def max_latency_ms(record: Record) -> float | None:

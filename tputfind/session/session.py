@@ -19,7 +19,7 @@ from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expect
 from tputfind.session import expectations, progress, stopping
 from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
-from tputfind.session.outcome import LIMITS, check_batch_size_counts, no_answer, obstacle
+from tputfind.session.outcome import LIMITS, check_batch_size_counts, judge_output, no_answer, obstacle
 from tputfind.session.progress import Progress
 from tputfind.session.trials import TrialRunner, expected_s, is_other_memory_equal
 
@@ -150,6 +150,7 @@ class Session:
             trial = self.runner.try_batch(
                 batch_size, passed, steps=steps, memory_limit_bytes=limit_bytes, taken=self.record.trials
             )
+            trial = judge_output(self.record, trial)
             self._stop_if_the_model_fails(batch_size, trial.failure)
             self._keep_trial(trial)
         return obstacle(self.record, trial)
@@ -182,6 +183,7 @@ class Session:
         with closing(self.runner.try_and_time(batch_size, passed, planned, self.record.trials)) as answers:
             trial = next(answers)
             assert isinstance(trial, Trial)
+            trial = judge_output(self.record, trial)
             believed = any(is_kernel_fault(before.failure) for before in self.record.trials)
             if is_kernel_fault(trial.failure) and not believed:  # ``try_batch`` repeats the trial as often as needed
                 return

@@ -174,11 +174,11 @@ def _run_trial(asked: messages.TryBatch, listener: _Told) -> _Tried:
         with gradients(asked.spec):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
             if ranks.leads():
-                spans_ms = try_steps(device, loaded.work, asked.steps, listener.busy)
+                spans_ms, returned = try_steps(device, loaded.work, asked.steps, listener.busy)
                 ranks.end_turns()
             else:
                 _follow(device, loaded.work)
-                spans_ms = [0.0]  # rank 0 reports the step time
+                spans_ms, returned = [0.0], None  # rank 0 reports them
         _check_still(asked.spec, loaded)
         device.check_limit()
         used, trace = device.memory_use(), _trace(device, asked.batch_size, complete=True)
@@ -205,6 +205,7 @@ def _run_trial(asked: messages.TryBatch, listener: _Told) -> _Tried:
         peak_reserved_bytes=used.peak_reserved_bytes,
         trace=trace,
         seen=loaded.batch.seen,
+        returned=returned,
     )
     return _Tried(trial, device, loaded if goes_on else None, spans_ms[0])
 

@@ -8,6 +8,7 @@ from time import perf_counter_ns
 from typing import Final, NamedTuple
 
 from tputfind.worker.devices.protocol import Device, Stopwatch
+from tputfind.worker.structures import count_values
 
 MOST_MARKED: Final = 2000
 """Number of batches that makes any window long enough, and maximum number of events of a block.
@@ -72,6 +73,13 @@ class Work(NamedTuple):
         return self._replace(step=step, single=single, held=lambda: held)
 
 
+class Steps(NamedTuple):
+    """The time of each step of a trial in ms, and the number of values in the smallest output after the first step."""
+
+    spans_ms: list[float]
+    returned: int | None = None
+
+
 class Singles(NamedTuple):
     """The times of single batches in ms: from the call to its return, and from the call to the synchronised output.
 
@@ -82,12 +90,13 @@ class Singles(NamedTuple):
     synchronised_ms: list[float]
 
 
-def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> list[float]:
-    """Run a trial's steps, each output alive while the next is made; return the time of each step in ms.
+def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> Steps:
+    """Run a trial's steps, each output alive while the next is made.
 
     The time is that of the host clock from the call to the synchronised output.
     """
     spans_ms: list[float] = []
+    returned: int | None = None
     output: object = None
     for number in range(steps):
         _restore_and_wait(device, work.restore())
@@ -95,10 +104,13 @@ def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> lis
         output = work.step() if number else device.first_step(work.step)
         device.synchronize()
         spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
-        if len(spans_ms) == 1:
+        if number:
+            counted = count_values(output)
+            returned = counted if returned is None else min(returned, counted)
+        else:
             announce(steps * spans_ms[0] / 1000)
     del output
-    return spans_ms
+    return Steps(spans_ms, returned)
 
 
 def trial_step_ms(spans_ms: Sequence[float]) -> float:

@@ -96,6 +96,12 @@ def tensors_of(value: object) -> list[torch.Tensor]:
     return list(_tensors(value, 0, set()))
 
 
+def count_values(value: object) -> int:
+    """Return the number of values in the dense tensors of a value of any structure."""
+    dense = (tensor for tensor in tensors_of(value) if tensor.layout is torch.strided and not tensor.is_nested)
+    return sum(tensor.numel() for tensor in dense)
+
+
 def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
