@@ -379,7 +379,7 @@ def test_failures_of_one_kind_share_a_notice_with_smallest_batch_message():
 
     assert notice.batch_sizes == (16, 32, 64)
     assert notice.seen.endswith(": at 16")
-    assert notice.cause == "a crash, or no host memory"
+    assert notice.cause == "a crash, an exit, or no host memory"
     assert notice.advice == notices.ADVICE["died"]
 
 

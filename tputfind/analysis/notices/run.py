@@ -205,7 +205,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
     "kernel_limit": "a kernel cannot do this size",
     "host_memory": "the host's memory is full",
     "unsupported": "it does not run so",
-    "died": "a crash, or no host memory",
+    "died": "a crash, an exit, or no host memory",
     "timeout": "it hangs, or is far slower",
     "wrong_output": "a kernel, or the model, is wrong at this size",
     "error": "the model fails",
@@ -261,7 +261,7 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
         if row.failure is None:
             continue
         if row.failure.kind == "wrong_output":
-            yield "row_wrong_output", "computes wrong outputs", row.batch_size, row.failure
+            yield "row_wrong_output", "computed wrong outputs", row.batch_size, row.failure
         elif row.batch_size in passed:
             how = "failed after its trial, when timed"
             yield "failed_when_timed", how, row.batch_size, row.failure
