@@ -1,6 +1,7 @@
 """Models that do not pass an error on when memory runs out, or that return less then."""
 
 import os
+import queue
 import threading
 
 import torch
@@ -37,6 +38,15 @@ class StartsThread(nn.Module):
             threading.stack_size(before)
         thread.join()
         return x * 2
+
+
+class Waits(nn.Module):
+    """Waits for ever for the output of a thread that fails."""
+
+    def forward(self, x):
+        outputs = queue.Queue()
+        threading.Thread(target=lambda: outputs.put(x * 2), daemon=True).start()
+        return outputs.get()
 
 
 class Keeps(nn.Module):
@@ -81,6 +91,10 @@ def returns_half():
 
 def starts_a_thread():
     return StartsThread(), lambda batch: torch.rand(batch, 8)
+
+
+def waits():
+    return Waits(), rows
 
 
 def keeps_outputs():

@@ -189,7 +189,14 @@ def test_memory_limit_leaves_out_heap_that_was_free_before(freed):
 
 
 @linux_only
-@pytest.mark.parametrize(("model", "message"), [("exits", "exited with status 1"), ("starts_a_thread", "new thread")])
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("exits", "exited with status 1"),
+        ("starts_a_thread", "new thread"),
+        ("waits", "a thread cannot allocate memory: RuntimeError"),
+    ],
+)
 def test_lack_of_memory_that_no_exception_tells_is_lack_of_memory(tmp_path, ask, model, message):
     ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:{model}", "--memory-limit", "420.5MiB", *EDGE)
 

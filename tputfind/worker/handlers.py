@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from select import select
@@ -14,7 +15,7 @@ import msgspec
 
 from tputfind.errors import TputfindError
 from tputfind.processes import messages
-from tputfind.processes.failures import Circumstances, Passed, exception_failure
+from tputfind.processes.failures import Circumstances, Passed, exception_failure, for_want_of_memory, said
 from tputfind.record.record import Failure, OutputCheck, Row, Sight, Timing, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
@@ -49,6 +50,7 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     def say(reply: messages.Reply) -> None:
         send(msgspec.json.encode(reply))
 
+    threading.excepthook = _end_if_memory_ran_out
     envelope = msgspec.json.decode(question, type=messages.Envelope)
     asked = envelope.question
     ranks.begin(envelope.group)
@@ -60,6 +62,15 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
         say(messages.Reply(done=True))
     except TputfindError as error:
         say(messages.Reply(refusal=messages.Refusal.of(error)))
+
+
+def _end_if_memory_ran_out(raised: threading.ExceptHookArgs) -> None:
+    """Print the exception that ends a thread; end the process if memory ran out, since the step may wait for it."""
+    threading.__excepthook__(raised)
+    error = raised.exc_value
+    if error is not None and for_want_of_memory(exception_failure(error, Circumstances())):
+        os.write(2, f"\na thread cannot allocate memory: {type(error).__name__}: {said(error)}\n".encode())
+        os._exit(1)
 
 
 def _imports() -> tuple[str, ...]:
