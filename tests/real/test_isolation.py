@@ -14,6 +14,7 @@ import pytest
 from support.command import ENVIRONMENT, QUICK, command, run
 from support.folders import MODELS
 
+from tputfind.errors import OutOfTime
 from tputfind.processes.children import Children
 from tputfind.record.spec import read_spec
 from tputfind.session import trials
@@ -350,3 +351,15 @@ def test_slow_imports_of_a_step_are_there_for_later_processes(tmp_path):
     first, second = ran.record().rows
     assert first.failure is None
     assert "imported before" in second.failure.message
+
+
+def test_import_in_the_server_ends_with_the_budget(tmp_path, monkeypatch):
+    (tmp_path / "takes_a_minute.py").write_text("import time\ntime.sleep(60)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Children() as children:
+        children.preload("json")
+        children.end_within(1)
+        begin_s = time.monotonic()
+        with pytest.raises(OutOfTime):
+            children.preload("takes_a_minute")
+        assert time.monotonic() - begin_s < 20

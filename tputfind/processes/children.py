@@ -405,9 +405,13 @@ class Children:
 
         Raises:
             BrokenInstall: the server died or is silent.
+            OutOfTime: the whole time set by ``end_within`` is over.
             KeyboardInterrupt: ``interrupt`` was called.
         """
-        ready = wait([control, self._interrupted], _START_S)
+        begin_s = time.monotonic()
+        deadline_s = self._deadline_s if self._last_start_s is None else self._end_s
+        left_s = math.inf if deadline_s is None else max(0.0, deadline_s - begin_s)
+        ready = wait([control, self._interrupted], min(_START_S, left_s))
         if self._interrupted in ready:
             raise KeyboardInterrupt
         with suppress(EOFError, OSError):
@@ -415,6 +419,8 @@ class Children:
                 return control.recv_bytes().decode()
         failure = self._death() if ready else failures.silence_failure(_START_S)
         self.close()
+        if not ready and left_s < _START_S:
+            raise _late("the import of its packages", time.monotonic() - begin_s)
         hint = RUN_AGAIN if failures.for_want_of_memory(failure) else REINSTALL
         raise BrokenInstall(f"the measuring process does not start: {failure.message}", hint)
 
