@@ -139,7 +139,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
     trace: Trace | None = None
     seen: tuple[Sight, ...] = ()
-    returned: Count | None = None
+    returned: CountFromZero | None = None
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
