@@ -166,20 +166,18 @@ class Station:
 
     def begin(self, device: Device, batch: list[int]) -> None:
         """Run a batch on a device."""
-        answers = self.answers
-        size = len(batch) if answers.samples is None else answers.size(batch)
-        took_ms = device.draw(size, len(batch))
-        now = self.clock.now
-        device.log.extend((now, size, len(batch), took_ms, device.kind))
+        answers, clock, items = self.answers, self.clock, len(batch)
+        size = items if answers.samples is None else answers.size(batch)
+        took_ms = device.draw(size, items)
+        device.log.extend((clock.now, size, items, took_ms, device.kind))
         device.turn += 1
-        end = now + took_ms
+        device.freed = end = clock.now + took_ms
         answers.note(batch, end, device)
-        self.clock.at(end, self._ends, (device, len(batch)))
+        clock.at(end, self._ends, (device, items))
 
     def _ends(self, ended: tuple[Device, int]) -> None:
         device, items = ended
         self.left(items)
-        device.freed = self.clock.now
         self.free(device)
 
 

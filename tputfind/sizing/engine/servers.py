@@ -16,6 +16,20 @@ Batcher = Literal["greedy", "triton", "mosec", "litserve", "ray"]
 class Greedy(Station):
     """A free device takes the waiting requests, up to its largest batch."""
 
+    def arrive(self, request: int, items: int) -> None:
+        """Start a batch of one item on an idle device: no other waits."""
+        if self.idle and items == 1:
+            self.begin(self.idle.popleft(), [request])
+        else:
+            super().arrive(request, items)
+
+    def free(self, device: Device) -> None:
+        """Start the next batch on a device that has become idle."""
+        if self.queue:
+            self.begin(device, self.take(device.cap))
+        else:
+            self.idle.append(device)
+
     def settle(self) -> None:
         """Start batches of waiting requests on idle devices, the longest idle first."""
         while self.idle and self.queue:
