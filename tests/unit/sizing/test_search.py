@@ -256,6 +256,22 @@ def test_batch_limits_with_equal_pilots_are_judged_once(simulated):
     assert len(judged) == 1
 
 
+def test_batch_limits_above_the_largest_batch_share_one_pilot(monkeypatch, simulated):
+    """Batches have one or two samples: all batch limits above two are alike, also from the last best one upwards."""
+    usual = simulated(lambda devices, cap, rate: 41.0 if cap == 1 else 40.0)
+
+    def simulate_small(fleet: Fleet, goal: Goal, effort: Effort, seed: object) -> Simulated:
+        return usual(fleet, goal, effort, seed)._replace(sizes=[Counter({min(2, fleet.kinds[0].cap): 1})])
+
+    monkeypatch.setattr("tputfind.sizing.planner.search.simulate", simulate_small)
+    search = Search(record({size: 5.0 + 0.01 * size for size in (1, 2, 4, 8, 12, 16, 24, 32)}), wanted())
+    search._last[1.0] = 6, 4
+
+    search.may_meet(6)
+
+    assert {cap for _, cap, _, _ in usual.made} == {2, 4, 32}
+
+
 def test_undecided_fleets_far_from_the_target_are_judged_for_longer(monkeypatch, simulated):
     """Four devices are undecided until the judgement is repeated for longer, and three miss the target."""
     usual = simulated(from_devices(4))

@@ -456,9 +456,10 @@ class Search:
             places, step = [_nearest(caps, last), *(places if is_enough is None else ())], _COARSE // 2
         while places:
             for place in dict.fromkeys(places):
-                # The pilot of a larger batch limit that had no batch as large serves both.
-                alike = (one for larger, one in found.items() if larger > place and one.largest_batch < caps[place])
-                found[place] = next(alike, None) or self.pilot(devices, caps[place], rate_per_s)
+                # All batch limits above the largest batch that occurred are alike: the last of them serves all.
+                reached = (one.largest_batch for one in found.values() if one.largest_batch < one.outcome.batch_cap)
+                cap = caps[-1] if min(reached, default=inf) < caps[place] else caps[place]
+                found[place] = self.pilot(devices, cap, rate_per_s)
                 if is_enough is not None and is_enough(found[place]):
                     step = 0
                     break
