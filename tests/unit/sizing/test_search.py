@@ -272,6 +272,22 @@ def test_batch_limits_above_the_largest_batch_share_one_pilot(monkeypatch, simul
     assert {cap for _, cap, _, _ in usual.made} == {2, 4, 32}
 
 
+def test_only_judged_numbers_are_judged_for_longer(simulated):
+    """All numbers below 1660 are undecided close to the target, where a longer judgement is of little use."""
+    simulated(lambda devices, cap, rate: 2.0 if devices >= 1660 else 0.99 * TARGET_MS, tuple(range(1000, 1660)))
+    search = Search(record({1: 5.0}), wanted(200_000))
+    meets_at_length, are_judged = search._meets_at_length, list[bool]()
+
+    def meet(devices: int) -> bool:
+        are_judged.append(devices in search._best)
+        return meets_at_length(devices)
+
+    search._meets_at_length = meet
+
+    assert 1660 <= search.least().devices < 1667
+    assert are_judged == [True]
+
+
 def test_undecided_fleets_far_from_the_target_are_judged_for_longer(monkeypatch, simulated):
     """Four devices are undecided until the judgement is repeated for longer, and three miss the target."""
     usual = simulated(from_devices(4))

@@ -57,9 +57,9 @@ counts as at least the second, relative to the allowed fraction.
 """
 _AS_WELL: Final = 0.05
 """A measured batch size is preferred to another batch limit if its percentile is longer by at most this fraction."""
-_JUDGED_QUICK, _JUDGED = (4, 2), (3, 2)
+_JUDGED, _UNDECIDED = 3, 2
 """Maximum batch limits that are judged for one number of devices, and that may stay undecided."""
-_NEARLY: Final = 1.1
+_NEARLY: Final = 1.25
 """Factor on the allowed late requests up to which neighbouring batch limits are judged too."""
 _FEW: Final = 12
 """Batch limits up to this are all candidates; larger ones differ by a constant factor."""
@@ -189,7 +189,10 @@ class Search:
                 f"of the requests within {self.demand.target_ms:g} ms: it takes {best.tail_high_ms:.4g} ms",
                 "a lower --rate, or a longer --slo" if best.utilization > _BUSY else "a longer --slo",
             )
-        devices = least_number(self._meets_at_length, devices, lowest, devices, between=self._guess) or devices
+        fewer = sorted((number for number in self._best if number < devices), reverse=True)
+        fails = next((number for number in fewer if not self._meets_at_length(number)), lowest - 1)
+        devices = min(number for number in (*fewer, devices) if number > fails)
+        devices = narrow(self._meets_at_length, fails, devices, between=self._guess)
         return self.outcome_with_room(devices)
 
     def fewer(self, devices: int) -> Outcome | None:
@@ -272,14 +275,13 @@ class Search:
             if last and self.keeps_up(devices, last, rate_per_s):
                 pilots[last] = self.pilot(devices, last)
             judged = list[Simulated]()
-            most_judged, most_undecided = _JUDGED_QUICK if self._is_quick else _JUDGED
-            while len(judged) < most_judged:
+            while len(judged) < _JUDGED:
                 cap = self._next_to_judge(pilots, judged, last)
                 if cap is None:
                     break
                 judged.append(self.judge(devices, cap))
                 undecided = sum(one.outcome.verdict == "undecided" for one in judged)
-                if judged[-1].outcome.meets_target or undecided == most_undecided:
+                if judged[-1].outcome.meets_target or undecided == _UNDECIDED:
                     break
                 best = min(judged, key=_merit)
                 if best is judged[-1] and best.outcome.late <= _NEARLY * self.demand.goal.late:
@@ -319,9 +321,7 @@ class Search:
 
     def tightest(self, devices: int) -> list[int]:
         """Return the batch limits whose pilots have the least percentiles, the least first."""
-        return [
-            pilot.outcome.batch_cap for pilot in self._rank_candidates(devices, self.demand.rate_per_s)[: _JUDGED[0]]
-        ]
+        return [pilot.outcome.batch_cap for pilot in self._rank_candidates(devices, self.demand.rate_per_s)[:_JUDGED]]
 
     def outcome_with_room(self, devices: int) -> Outcome:
         """Return the outcome of the batch limit that bears 20 % more traffic best, if it is judged to meet the target.
@@ -343,7 +343,7 @@ class Search:
             return max(more_ms, target_ms) / preferred, more_ms, pilot.outcome.utilization
 
         within = {one.outcome.batch_cap: one for one in (*ranked, *near) if one.outcome.tail_ms <= target_ms}
-        for pilot in sorted(within.values(), key=room)[: _JUDGED[0]]:
+        for pilot in sorted(within.values(), key=room)[:_JUDGED]:
             judged = self.judge(devices, pilot.outcome.batch_cap).outcome
             if judged.meets_target:
                 return judged
@@ -532,8 +532,7 @@ def least_number(
     """Return the least number from ``lowest`` on that meets, if all above do, by growing steps from ``start``.
 
     It is exact to ``step_at``, or to one of as many ``parts`` of its distance from ``start``. None if neither ``most``
-    nor a number tried on the way meets. Every other number that is tried between one that fails and one that meets is a
-    guess by ``between``.
+    nor a number tried on the way meets. ``between`` as for ``narrow``.
     """
     step = step_at(start)
     if meets(start):
@@ -551,8 +550,23 @@ def least_number(
             if passes >= most or (step >= _HOPE and not meets(most)):
                 return None
             fails, passes = passes, min(passes + step, most)
+    return narrow(meets, fails, passes, lambda one: max(step_at(one), abs(one - start) / parts), between=between)
+
+
+def narrow(
+    meets: Callable[[int], bool],
+    fails: int,
+    passes: int,
+    resolution: Callable[[int], float] = step_at,
+    *,
+    between: Callable[[int, int], int] = _midpoint,
+) -> int:
+    """Return the least number that meets, from one that fails and one that meets, to the resolution at that number.
+
+    Every other number that is tried is a guess by ``between``.
+    """
     guess = cycle((between, _midpoint))
-    while passes - fails > max(step_at(passes), abs(passes - start) / parts):
+    while passes - fails > resolution(passes):
         middle = next(guess)(fails, passes)
         passes, fails = (middle, fails) if meets(middle) else (passes, middle)
     return passes
