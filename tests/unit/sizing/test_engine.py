@@ -137,12 +137,23 @@ def test_simulate_percentile_close_to_the_target_ends_sooner_than_an_undecided_o
     fleet = Fleet([Kind(4, 2, LINE)], 400.0, Server("mosec", 1.0), Traffic(3.0))
     tail_ms = simulate(fleet, Goal(1e3, 99.0), Effort(100_000, 1e6), (0,)).outcome.tail_ms
     close, undecided = (
-        simulate(fleet, Goal(factor * tail_ms, 99.0), Effort(5000, 200_000, 0.02), (0,)).outcome
+        simulate(fleet, Goal(factor * tail_ms, 99.0), Effort(5000, 400_000, 0.02), (0,)).outcome
         for factor in (1.005, 1.1)
     )
 
     assert close.verdict == undecided.verdict == "undecided"
     assert close.requests < undecided.requests
+
+
+def test_simulate_with_few_late_requests_ends_before_the_error_is_small():
+    """The late fraction is three quarters of the allowed one, and three errors below it after the first requests."""
+    fleet = Fleet([Kind(64, 1, CONSTANT)], 1280.0, Server(routing="two-choices"))
+    tail_ms = simulate(fleet, Goal(1e3, 99.0), Effort(100_000, 1e6), (0,)).outcome.tail_ms
+
+    found = simulate(fleet, Goal(1.04 * tail_ms, 99.0), Effort(20_000, 1e6, 0.02, 0.03), (0,)).outcome
+
+    assert found.verdict == "meets"
+    assert found.requests <= 40_000
 
 
 @given(arrivals, counts, caps, waits)

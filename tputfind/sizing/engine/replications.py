@@ -24,6 +24,8 @@ from tputfind.stats import t_quantile
 Verdict = Literal["meets", "misses", "undecided"]
 _FIRST, _FIRST_RECORDED = 2, 3
 """Minimum replications, of a drawn and of a recorded stream."""
+_MORE: Final = 1.25
+"""Factor from a number of replications to the next."""
 _BATCHES: Final = 8
 """Minimum batch means for a standard error: parts of replications, if these are fewer."""
 _WARM_UP, _MEASURED = 8.0, 60.0
@@ -40,7 +42,8 @@ _BY_FAR: Final = 20.0
 """Standard errors above the allowed fraction of late requests at which the first replications are enough."""
 _MISSES, _MEETS = 3.0, 8.0
 """Standard errors above and below the allowed fraction of late requests at which replications end. Late requests come
-in clusters: if none was seen, the fraction and its error are both too low.
+in clusters: if none was seen, the fraction and its error are both too low. With an error that is nearly trusted, the
+first is enough below too.
 """
 _LEAST_CHANCE: Final = 0.1
 """Minimum standard error of the late fraction, relative to the binomial one; rare bursts may be unseen."""
@@ -64,7 +67,7 @@ _UNDECIDED, _CLOSE = 0.6, 0.02
 """Fraction of the maximum requests after which a fleet near its target stays undecided; and the relative distance of a
 percentile from the target at which more requests are of little use.
 """
-_QUICK, _PLAIN, _ITEM = (8.0, _UNDECIDED), (2.0, 0.2), 0.2
+_QUICK, _PLAIN, _ITEM = (8.0, _UNDECIDED), (4.0, 0.3), 0.2
 """Batch by batch and request by request: the requests of one item that take as long to simulate as a batch, and the
 fraction of the maximum requests after which a fleet close to its target stays undecided. Request by request, another
 item of a request takes as long as the third; batch by batch, as long as a request.
@@ -308,11 +311,15 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         is_long = effort.near == inf or (
             relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured))
         )
-        is_known = measured.half_width <= effort.half_width if excess < -_MEETS else is_near
+        precise = max(_PRECISE * effort.near, _SMALL) * goal.late
+        if excess < -_MEETS or (excess < -_MISSES and error <= 2 * precise and not is_near):
+            is_known = measured.half_width <= effort.half_width
+        else:
+            is_known = is_near
         is_judged = requests >= effort.least and (excess > _MISSES or (is_long and is_known))
         if is_spent or (is_judged and len(runs) >= first) or (len(runs) <= first and excess > _BY_FAR):
             break
-        wanted = ceil(1.5 * wanted)
+        wanted = ceil(_MORE * wanted)
     sizes = [Counter[int]() for _ in kinds]
     for run in runs:
         for counted, of_run in zip(sizes, chain.from_iterable(one.sizes for one in run), strict=True):
@@ -321,7 +328,6 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     figures = measured.figures()
     is_sure = relaxations >= goal.relaxations or is_far(measured) or traffic.gaps is not None
     errors = t_quantile(measured.means - 1, _ONE_SIDED)
-    precise = max(_PRECISE * effort.near, _SMALL) * goal.late
     meets = late + min(_IMPRECISE, errors * max(1.0, error / precise)) * error <= goal.late
     verdict: Verdict = "misses" if late - errors * error > goal.late else "meets" if is_sure and meets else "undecided"
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
