@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import brentq
 from support.folders import BENCHMARKS, RESULTS, record_path
 from support.queues import batches_by_size, busy_ms, refused_of_constant
 
@@ -110,6 +111,30 @@ def test_simulate_devices_that_fall_in_step_slowly_judges_them_in_step():
     assert at_first_ms < 0.9 * settled_ms
     assert outcome.verdict == "misses"
     assert outcome.tail_ms == pytest.approx(settled_ms, rel=0.03)
+
+
+@pytest.mark.parametrize("percentile", [90, 99])
+def test_simulate_near_saturation_gives_an_interval_that_holds_the_percentile(percentile):
+    """M/D/1: the wait has an exponential tail (Asmussen, "Applied Probability and Queues", section XIII.5).
+
+    The interval is one of 95 %. Far from the target the run is short: some hundred relaxation times of the queue.
+    """
+    utilization = 0.97
+    decay = brentq(lambda one: utilization * math.expm1(one) - one, 1e-6, 1.0)
+    chance = (1 - utilization) / (utilization * math.exp(decay) - 1)
+    exact_ms = 10 + 10 * math.log(chance / (1 - percentile / 100)) / decay
+    fleet, goal = Fleet([Kind(1, 1, CONSTANT)], 100 * utilization), Goal(40 * exact_ms, percentile)
+
+    found = [simulate(fleet, goal, Effort(20_000, 3e5, 0.02, 0.03), (seed,)).outcome for seed in range(20)]
+
+    assert sum(one.tail_low_ms <= exact_ms <= one.tail_high_ms for one in found) >= 18
+    assert max(one.tail_high_ms / one.tail_low_ms for one in found) < 5
+
+
+def test_simulate_far_from_saturation_knows_the_percentile():
+    found = simulate(Fleet([Kind(1, 64, LINE)], 100.0), Goal(100.0, 99), Effort(20_000, 1e6, 0.02, 0.03), (0,)).outcome
+
+    assert found.tail_high_ms / found.tail_low_ms < 1.06
 
 
 def test_simulate_longer_replications_begun_anew_stay_within_the_maximum():

@@ -38,13 +38,26 @@ def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list
     return [notice for notice in every(one, cap, largest, **options) if notice.kind != "interpolated_cap"]
 
 
-def every(one: Record, cap: int, largest: int, **options: object) -> list[Notice]:
-    outcome = Outcome(devices=1, batch_cap=cap, verdict="meets", **dict.fromkeys(FIGURES, 1))  # type: ignore[arg-type]
+def every(one: Record, cap: int, largest: int, tail_high_ms: float = 1.0, **options: object) -> list[Notice]:
+    figures = dict.fromkeys(FIGURES, 1) | {"tail_high_ms": tail_high_ms}
+    outcome = Outcome(devices=1, batch_cap=cap, verdict="meets", **figures)  # type: ignore[arg-type]
     return list(notices(one, outcome, largest, read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **options})))
 
 
 def test_sound_record_gives_no_notices():
     assert told(record((1, 1000), (4, 1000), (8, 10))) == []
+
+
+def test_percentile_that_is_not_known_within_5_percent_is_reported():
+    sizes = record((1, 1000), (4, 1000), (8, 10))
+
+    (notice,) = told(sizes, tail_high_ms=1.06)
+
+    assert (notice.kind, notice.seen) == (
+        "wide_percentile",
+        "p99 is 1.000 ms in the simulation, and lies between 1.000 and 1.060 ms",
+    )
+    assert told(sizes, tail_high_ms=1.04) == []
 
 
 def test_sizes_with_fewer_latencies_than_percentile_needs_are_reported():

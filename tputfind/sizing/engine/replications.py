@@ -307,7 +307,8 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
             or work >= _UNDECIDED * effort.most
             or (work >= close * effort.most and goal.is_close(measured.tail[1]))
         )
-        relaxations = len(runs) * min(plan.measured / max(plan.relaxation, 1e-9) for plan in plans)
+        relaxed = [len(runs) * plan.measured / max(plan.relaxation, 1e-9) for plan in plans]
+        relaxations = min(relaxed)
         is_long = effort.near == inf or (
             relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured))
         )
@@ -325,7 +326,8 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         for counted, of_run in zip(sizes, chain.from_iterable(one.sizes for one in run), strict=True):
             counted.update(of_run)
     busy = float(np.mean([[one.busy for one in run] for run in runs], axis=0) @ weights)
-    figures = measured.figures()
+    wander_ms = max(_wander_ms(part, fleet, goal, each) for part, each in zip(parts, relaxed, strict=True))
+    figures = measured.figures(wander_ms)
     is_sure = relaxations >= goal.relaxations or is_far(measured) or traffic.gaps is not None
     errors = t_quantile(measured.means - 1, _ONE_SIDED)
     meets = late + min(_IMPRECISE, errors * max(1.0, error / precise)) * error <= goal.late
@@ -366,15 +368,30 @@ def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -
 def _longest_tail_ms(part: _Part, fleet: Fleet, goal: Goal, tail_ms: float) -> float:
     """Return an upper bound on a percentile, measured as ``tail_ms``, when the queue is as long as it gets.
 
-    In heavy traffic the wait is exponential, with mean dispersion / (2 (1 - load)) in interarrival times (Kingman).
-    Batches are then full, and a request waits for one and is in another.
+    In heavy traffic the wait is exponential. Batches are then full, and a request waits for one and is in another.
     """
+    full_ms = max(kind.service.mean_ms(kind.cap) for kind in part.kinds)
+    return max(tail_ms, 2 * full_ms) + log(_RARE / goal.late) * _wait_ms(part, fleet)
+
+
+def _wait_ms(part: _Part, fleet: Fleet) -> float:
+    """Return the mean wait in heavy traffic: dispersion / (2 (1 - load)) in interarrival times (Kingman)."""
     load = fleet.utilization
     if load >= 1:
         return inf
-    wait_ms = fleet.traffic.dispersion(part.share) / (2 * (1 - load)) * 1000 / fleet.rate_per_s / part.share
-    full_ms = max(kind.service.mean_ms(kind.cap) for kind in part.kinds)
-    return max(tail_ms, 2 * full_ms) + log(_RARE / goal.late) * wait_ms
+    return fleet.traffic.dispersion(part.share) / (2 * (1 - load)) * 1000 / fleet.rate_per_s / part.share
+
+
+def _wander_ms(part: _Part, fleet: Fleet, goal: Goal, relaxations: float) -> float:
+    """Return the standard error of a percentile because a nearly saturated queue grows and shrinks slowly.
+
+    It follows from the asymptotic variance of the fraction of time that a reflected Brownian motion spends above its
+    percentile (Whitt, "Planning Queueing Simulations", 1989). Batch means show less if the run is short.
+    """
+    if fleet.server.limit < inf or fleet.traffic.gaps is not None:
+        return 0.0
+    wait_ms = fleet.utilization**2 * _wait_ms(part, fleet)
+    return wait_ms * sqrt(2 * ((1 - goal.late) / goal.late + log(goal.late)) / relaxations)
 
 
 def _saturated_outcome(fleet: Fleet) -> Simulated:
@@ -621,10 +638,13 @@ class _Latencies:
         low, high = _quantiles(latencies, each, [max(0.0, share - error), min(1.0, share + error)])
         return low, tail, high
 
-    def figures(self) -> dict[str, float]:
-        """Return the latency fields of an outcome, and ``refused``."""
+    def figures(self, least_error_ms: float) -> dict[str, float]:
+        """Return the latency fields of an outcome, and ``refused``; the error of its percentile is at least a bound."""
         latencies, each = self._together
         low, tail, high = self.tail
+        if least_error_ms > 0:
+            factor = 1 + t_quantile(self.means - 1) * least_error_ms / tail
+            low, high = min(low, tail / factor), max(high, tail * factor)
         answered = np.isfinite(latencies)
         if not answered.all():
             latencies, each = latencies[answered], None if each is None else each[answered]

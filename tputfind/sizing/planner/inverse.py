@@ -14,7 +14,7 @@ from tputfind.record.record import Record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of, timed_rows
 from tputfind.sizing.planner.question import Demand
-from tputfind.sizing.planner.search import Search, Tell, alone_ms, count_devices, least_number, rounded_up
+from tputfind.sizing.planner.search import HALF_WIDTH, Search, Tell, alone_ms, count_devices, least_number, rounded_up
 from tputfind.stats import t_quantile
 from tputfind.units import format_figure
 
@@ -108,7 +108,8 @@ def _tightest_target(search: Search, devices: int) -> float:
         raise NoPlan(
             f"{count_devices(devices)} cannot serve {rate} requests/s{allowed}", "more --devices, or a lower --rate"
         )
-    target_ms = rounded_up(min(outcome.tail_high_ms for outcome in tails))
+    # Near saturation the interval is wide, and lower targets than its end are met.
+    target_ms = rounded_up(min(min(one.tail_high_ms, (1 + HALF_WIDTH) * one.tail_ms) for one in tails))
     target_ms = max(target_ms, rounded_up(alone_ms(search.service, demand)))
     for _ in range(_MOST_TRIED):
         tried = search.at(slo_ms=demand.network_ms + target_ms)

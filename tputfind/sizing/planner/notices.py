@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import inf
 from typing import Final
 
 import msgspec
@@ -13,7 +14,7 @@ from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, time
 from tputfind.sizing.planner.inverse import BESIDE, Edge
 from tputfind.sizing.planner.question import PRESETS, Demand
 from tputfind.stats import samples_for_percentile
-from tputfind.units import format_sizes
+from tputfind.units import format_figure, format_sizes
 
 _TOLD: Final = (
     "host_busy",
@@ -28,6 +29,8 @@ _TOLD: Final = (
 )
 """Kinds of notices on rows that affect batch times."""
 _LISTED: Final = 3
+_KNOWN: Final = 1.05
+"""Ratio of a percentile to either end of its interval up to which it counts as known."""
 
 
 def notices(
@@ -44,6 +47,15 @@ def notices(
             cause=f"{' and '.join(PRESETS)}, as measured, add {low.per_batch_ms:.2g} ms a batch and "
             f"{low.per_request_ms:.2g} to {high.per_request_ms:.2g} ms a request, which can take many more devices",
             advice=f"give --overhead {' or '.join(PRESETS)}, or such as 0.5ms+0.05ms; --observed finds it in logs",
+        )
+    low_ms, tail_ms, high_ms = outcome.tail_low_ms, outcome.tail_ms, outcome.tail_high_ms
+    if high_ms < inf and max(high_ms / tail_ms, tail_ms / low_ms) > _KNOWN:
+        yield Notice(
+            kind="wide_percentile",
+            seen=f"p{demand.percentile:g} is {format_figure(tail_ms)} ms in the simulation, and lies between "
+            f"{format_figure(low_ms)} and {format_figure(high_ms)} ms",
+            cause="long queues are rare, and last; the nearer the utilization to 100 %, the longer",
+            advice="rely on the fraction in time; --max-utilization 90% makes the percentile known better",
         )
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)

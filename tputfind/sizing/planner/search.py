@@ -47,7 +47,7 @@ _PHASES_QUICK, _PHASES = 40, 12
 """Length of each replication of a pilot in usual batch times."""
 _JUDGED_TO_QUICK, _JUDGED_TO = 0.004, 0.02
 """Standard error of the late fraction, relative to the allowed one, below which more replications add little."""
-_HALF_WIDTH: Final = 0.03
+HALF_WIDTH: Final = 0.03
 """Wanted relative half-width of a percentile's interval in replications of a fleet that meets the target."""
 _MOST_MORE_TRAFFIC: Final = 100_000
 """Maximum requests for the outcome with more traffic."""
@@ -363,7 +363,7 @@ class Search:
                 near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
                     2.0, sqrt(0.01 / self.demand.goal.late)
                 )
-                effort = Effort(self._floor, most, near, min(2.0, longer) * _HALF_WIDTH, CELL)
+                effort = Effort(self._floor, most, near, min(2.0, longer) * HALF_WIDTH, CELL)
                 self._judged[key] = self._simulate(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
             else:
                 self._judged[key] = pilot
