@@ -5,11 +5,11 @@ from math import inf
 from typing import Final
 
 from tputfind.sizing.calibration import Observed
-from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.engine.replications import CELL, Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
 from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
-from tputfind.sizing.planner.search import CELL, MORE_TRAFFIC
+from tputfind.sizing.planner.search import MORE_TRAFFIC
 from tputfind.units import format_figure, format_kwh, format_share, format_span, format_watts
 
 OVERHEADS: Final = {

@@ -36,6 +36,8 @@ _PHASES: Final = 40.0
 """Length of a replication in usual batch times, and half of that before it: by then, devices that ended their batches
 together are out of step.
 """
+CELL: Final = 256
+"""Maximum devices behind a router, or one queue, that are simulated together."""
 _GOLDEN: Final = (sqrt(5) - 1) / 2
 """The fractional parts of its multiples are spread evenly, however many there are (Weyl)."""
 _BY_FAR: Final = 20.0
@@ -125,7 +127,7 @@ class Effort(NamedTuple):
     most: float
     near: float = inf
     half_width: float = inf
-    cell: int = 256
+    cell: int = CELL
     phases: float = _PHASES
 
 
@@ -354,11 +356,11 @@ def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, **figures: float)
     )
 
 
-def can_tell(fleet: Fleet, goal: Goal, most: float, cell: int, tail_ms: float) -> bool:
+def can_tell(fleet: Fleet, goal: Goal, most: float, tail_ms: float) -> bool:
     """Whether this many requests can show that a fleet with about this percentile meets a target."""
     if fleet.utilization >= 1 and fleet.server.limit == inf:
         return True
-    for part in _parts(fleet, cell):
+    for part in _parts(fleet, CELL):
         is_long = goal.relaxations * _relaxation(part, fleet) * (1 + _WARM_UP / _MEASURED) <= most
         if not is_long and _longest_tail_ms(part, fleet, goal, tail_ms) > goal.target_ms:
             return False

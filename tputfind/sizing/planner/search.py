@@ -39,12 +39,10 @@ _LONGER: Final = 3
 _MOST_LONGER: Final = 2
 """Maximum longer judgements of a search; keeps it within some seconds."""
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
-CELL, _PILOT_CELL = 256, 128
-"""Maximum devices behind a router, or one queue, that are simulated together. Pilots with a smaller
-cell would overestimate the late requests of large fleets near saturation.
+_PILOT_CELL, _PILOT_PHASES = 128, 12
+"""Devices that a pilot simulates together request by request, and the length of its replications in usual batch times.
+With a smaller cell pilots would overestimate the late requests of large fleets near saturation.
 """
-_PHASES_QUICK, _PHASES = 40, 12
-"""Length of each replication of a pilot in usual batch times."""
 _JUDGED_TO_QUICK, _JUDGED_TO = 0.004, 0.02
 """Standard error of the late fraction, relative to the allowed one, below which more replications add little."""
 HALF_WIDTH: Final = 0.03
@@ -363,7 +361,7 @@ class Search:
                 near = (_JUDGED_TO_QUICK if self._is_quick else _JUDGED_TO) * min(
                     2.0, sqrt(0.01 / self.demand.goal.late)
                 )
-                effort = Effort(self._floor, most, near, min(2.0, longer) * HALF_WIDTH, CELL)
+                effort = Effort(self._floor, most, near, min(2.0, longer) * HALF_WIDTH)
                 self._judged[key] = self._simulate(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
             else:
                 self._judged[key] = pilot
@@ -373,12 +371,12 @@ class Search:
         devices, cap, tail_ms = pilot.outcome.devices, pilot.outcome.batch_cap, pilot.outcome.tail_ms
         if self._is_too_slow(pilot, self.demand.target_ms):
             return False
-        return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, CELL, tail_ms)
+        return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, tail_ms)
 
     def outcome_under_more_traffic(self, outcome: Outcome) -> Outcome:
         """Return the outcome of the same devices under 20 % more traffic."""
         rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
-        effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC, inf, inf, CELL)
+        effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC)
         return self._simulate(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
 
     @property
@@ -417,8 +415,9 @@ class Search:
         if key not in self._pilots:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
-            cell, phases = (CELL, _PHASES_QUICK) if self._is_quick else (_PILOT_CELL, _PHASES)
-            effort = Effort(least, max(most, 1.3 * least), inf, inf, cell, phases)
+            effort = Effort(least, max(most, 1.3 * least))
+            if not self._is_quick:
+                effort = effort._replace(cell=_PILOT_CELL, phases=_PILOT_PHASES)
             self._pilots[key] = self._simulate(*key, effort, _PILOTS)
         return self._pilots[key]
 
