@@ -393,7 +393,9 @@ class Search:
         above, *below = [tail_high_ms / self.demand.target_ms - 1 for tail_high_ms in judged]
         if not below or not 0 < above < inf or below[0] >= 0:
             return _midpoint(fails, passes)
-        return min(max(fails + 1, round(fails + (passes - fails) * above / (above - below[0]))), passes - 1)
+        # Where a batch limit no longer keeps up, the percentile jumps.
+        share = min(max(0.25, above / (above - below[0])), 0.75)
+        return min(max(fails + 1, round(fails + (passes - fails) * share)), passes - 1)
 
     def _meets_at_length(self, devices: int) -> bool:
         """Whether this many devices meet the demand, after a longer judgement if undecided but not near the target."""
