@@ -93,6 +93,21 @@ def starts_a_thread():
     return StartsThread(), lambda batch: torch.rand(batch, 8)
 
 
+class Returns(nn.Module):
+    """Returns its output up to a batch size, and nothing above it."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def forward(self, x):
+        return x * 2 if len(x) <= self.most else None
+
+
+def returns_64_at_most():
+    return Returns(64), lambda batch: torch.rand(batch, 8)
+
+
 def waits():
     return Waits(), rows
 

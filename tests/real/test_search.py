@@ -222,6 +222,15 @@ def test_batch_whose_output_lacks_samples_for_want_of_memory_does_not_fit(tmp_pa
     assert 78 < edge.largest_batch < 86  # three times 1 MiB a sample
 
 
+def test_batch_that_returns_nothing_is_a_limit(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:returns_64_at_most", *EDGE)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, record.edge.fails_at, record.edge.limited_by) == (64, 65, "wrong_output")
+    assert {trial.returned for trial in record.trials if trial.failure is not None} == {0}
+
+
 def test_outputs_that_differ_from_call_to_call_are_not_wrong(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:sums_at_times", "--batch-sizes", "16,17,18", *QUICK)
 

@@ -12,7 +12,7 @@ from tputfind.record.environment import Environment
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import METHOD, Amount, Bytes, Count, CountFromZero
+from tputfind.record.types import METHOD, Amount, Bytes, Count, CountFromZero, Values
 from tputfind.record.untrusted import check_schema, command_of, indent_json, printable_json, told_as_bad_record
 from tputfind.units import echo
 
@@ -139,7 +139,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
     trace: Trace | None = None
     seen: tuple[Sight, ...] = ()
-    returned: CountFromZero | None = None
+    returned: Values | None = None
 
 
 class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):

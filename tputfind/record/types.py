@@ -10,6 +10,7 @@ LARGEST_BATCH: Final = LARGEST_WHOLE
 Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
 CountFromZero = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
 Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Values = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0, le=1e15)]
 Above0 = Annotated[float, Meta(gt=0, le=1e15)]
 
