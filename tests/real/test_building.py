@@ -6,6 +6,7 @@ import sys
 
 import pytest
 import torch
+from support.configs import save_config
 from torch import nn
 
 from tputfind.record.spec import read_spec
@@ -41,12 +42,6 @@ NAMED = (
 )
 
 
-def save_config(folder, kind, options):
-    import transformers  # takes seconds, which a collection of the tests would take too
-
-    transformers.AutoConfig.for_model(kind, **options).save_pretrained(folder)
-
-
 @pytest.fixture
 def source(tmp_path):
     """Return a function that finds a model's source; transformers models get a small configuration."""
@@ -54,8 +49,7 @@ def source(tmp_path):
     def find(name):
         kind = name.removeprefix("hf:")
         if kind in CONFIGS:
-            save_config(tmp_path / kind, kind, CONFIGS[kind])
-            name = f"hf:{tmp_path / kind}"
+            name = save_config(tmp_path / kind, kind, **CONFIGS[kind])
         return find_model(read_spec(name, {}))
 
     return find
@@ -253,9 +247,9 @@ print(model, status("VmHWM") - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_model_in_bf16_is_built_on_the_cpu_within_its_own_memory(tmp_path):
-    save_config(tmp_path / "small", "llama", LAYER)
+    save_config(tmp_path / "small", "llama", **LAYER)
     wide = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "vocab_size": 20000}
-    save_config(tmp_path / "large", "llama", LAYER | wide)
+    save_config(tmp_path / "large", "llama", **LAYER | wide)
     gc.collect()
     command = [sys.executable, "-c", PEAK, f"hf:{tmp_path / 'large'}", f"{tmp_path / 'small'}"]
     model, peak = map(int, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())

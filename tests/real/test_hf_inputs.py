@@ -1,11 +1,10 @@
 """The inputs of transformers models: drawn from ``forward`` and the configuration of any model."""
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.configs import save_config
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
@@ -58,21 +57,12 @@ CONFIGS = {
     "perceiver": {"image_size": 24, "num_latents": 4, "d_latents": 32, "num_blocks": 1}
     | {"num_self_attends_per_block": 1},
     "videomae": VISION | {"num_frames": 4, "tubelet_size": 2},
-    "led": DECODER,
 }
-
-
-def save_config(folder, kind, **options):
-    """Save the configuration of a kind with other options, and return the name under which the tool finds it."""
-    import transformers  # takes seconds, which a collection of the tests would take too
-
-    transformers.AutoConfig.for_model(kind, **CONFIGS[kind] | options).save_pretrained(folder)
-    return f"hf:{folder}"
 
 
 @pytest.fixture
 def saved(tmp_path):
-    return partial(save_config, tmp_path / "tiny")
+    return lambda kind, **options: save_config(tmp_path / "tiny", kind, **CONFIGS[kind] | options)
 
 
 def outputs(name, options=None, batch_sizes=(1, 2)):
@@ -216,7 +206,7 @@ def test_tokens_stay_within_vocabulary_and_positions(tmp_path_factory, positions
     name = save_config(
         tmp_path_factory.mktemp("led"),
         "led",
-        vocab_size=vocabulary,
+        **DECODER | {"vocab_size": vocabulary},
         max_encoder_position_embeddings=positions,
         max_decoder_position_embeddings=decoder_positions,
         attention_window=4,

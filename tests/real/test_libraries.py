@@ -5,27 +5,20 @@ import subprocess
 from tempfile import TemporaryDirectory
 
 import pytest
-import timm
 import torch
-import transformers
 from support.command import ENVIRONMENT, QUICK, command
+from support.configs import save_config
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
 from tputfind.worker.models import find_model
 
-ENCODER = transformers.BertConfig(
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=64,
-    vocab_size=99,
-    max_position_embeddings=40,
-)
-DECODER = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=99, n_positions=64)
-VISION = transformers.ViTConfig(
-    hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=16
-)
+LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+CONFIGS = {
+    "bert": LAYERS | {"vocab_size": 99, "max_position_embeddings": 40},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2, "vocab_size": 99, "n_positions": 64},
+    "vit": LAYERS | {"image_size": 32, "patch_size": 16},
+}
 
 
 def test_a_model_of_timm_is_timed_at_its_own_size(tmp_path, ask):
@@ -33,6 +26,8 @@ def test_a_model_of_timm_is_timed_at_its_own_size(tmp_path, ask):
 
     assert ran.status == 0, ran.err
     record = ran.record()
+    import timm
+
     own = timm.get_pretrained_cfg("test_resnet").input_size
     assert record.input_shape == "x".join(map(str, own))
     assert record.parameters == sum(p.numel() for p in timm.create_model("test_resnet").parameters())
@@ -51,17 +46,17 @@ def test_a_model_of_timm_takes_another_size_and_number_of_channels(name):
 @pytest.mark.parametrize(
     ("config", "asked", "shape"),
     [
-        (ENCODER, (), "40+40"),
-        (ENCODER, ("--sequence-length", 16), "16+16"),
-        (DECODER, ("--sequence-length", 16), "16+16"),
-        (VISION, (), "3x32x32"),
-        (VISION, ("--image-size", 64), "3x64x64"),
+        ("bert", (), "40+40"),
+        ("bert", ("--sequence-length", 16), "16+16"),
+        ("gpt2", ("--sequence-length", 16), "16+16"),
+        ("vit", (), "3x32x32"),
+        ("vit", ("--image-size", 64), "3x64x64"),
     ],
 )
 def test_a_model_of_transformers_is_timed_from_its_configuration(tmp_path, ask, config, asked, shape):
-    config.save_pretrained(tmp_path / "tiny")
+    name = save_config(tmp_path / "tiny", config, **CONFIGS[config])
 
-    ran = ask(tmp_path, f"hf:{tmp_path}/tiny", "--device", "cpu", "--batch-sizes", "1,16", *asked, *QUICK)
+    ran = ask(tmp_path, name, "--device", "cpu", "--batch-sizes", "1,16", *asked, *QUICK)
 
     assert ran.status == 0, ran.err
     assert ran.record().input_shape == shape
@@ -69,8 +64,8 @@ def test_a_model_of_transformers_is_timed_from_its_configuration(tmp_path, ask, 
 
 
 def test_the_step_of_a_decoder_is_the_prefill(tmp_path):
-    DECODER.save_pretrained(tmp_path / "tiny")
-    module, (_, keywords) = find_model(read_spec(f"hf:{tmp_path}/tiny", {"sequence_length": 8})).build()
+    name = save_config(tmp_path / "tiny", "gpt2", **CONFIGS["gpt2"])
+    module, (_, keywords) = find_model(read_spec(name, {"sequence_length": 8})).build()
     tokens = torch.ones(2, 8, dtype=torch.int64)
 
     output = module.eval()(**keywords | {"input_ids": tokens, "attention_mask": tokens})
@@ -81,7 +76,9 @@ def test_the_step_of_a_decoder_is_the_prefill(tmp_path):
 
 
 def test_weights_in_the_configuration_folder_are_used(tmp_path):
-    saved = transformers.BertModel(ENCODER)
+    import transformers
+
+    saved = transformers.BertModel(transformers.BertConfig(**CONFIGS["bert"]))
     saved.save_pretrained(tmp_path / "mine")
 
     module, _ = find_model(read_spec(f"hf:{tmp_path}/mine", {"weights": "DEFAULT"})).build()
@@ -95,10 +92,8 @@ def test_weights_in_the_configuration_folder_are_used(tmp_path):
 
 def test_tokens_are_as_many_as_the_positions_of_the_model_reach_for():
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
-    roberta = transformers.RobertaConfig(**sizes, vocab_size=99, max_position_embeddings=42)
-
     with TemporaryDirectory() as folder:
-        roberta.save_pretrained(folder)
+        save_config(folder, "roberta", **sizes, vocab_size=99, max_position_embeddings=42)
         module, (_, inputs) = find_model(read_spec(f"hf:{folder}", {})).build()
         with pytest.raises(BadRequest, match="takes up to 40, not 41"):
             find_model(read_spec(f"hf:{folder}", {"sequence_length": 41})).build()
@@ -113,10 +108,8 @@ def test_tokens_are_as_many_as_the_positions_of_the_model_reach_for():
 
 
 def test_a_vision_model_that_takes_any_size_is_given_one():
-    resnet = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
-
     with TemporaryDirectory() as folder:
-        resnet.save_pretrained(folder)
+        save_config(folder, "resnet", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
         _, (_, own) = find_model(read_spec(f"hf:{folder}", {})).build()
         module, (_, asked) = find_model(read_spec(f"hf:{folder}", {"input_size": "1x64x96"})).build()
 
@@ -126,7 +119,7 @@ def test_a_vision_model_that_takes_any_size_is_given_one():
 
 
 def test_model_with_changed_configuration_is_not_resumed(tmp_path, ask):
-    ENCODER.save_pretrained(tmp_path / "tiny")
+    save_config(tmp_path / "tiny", "bert", **CONFIGS["bert"])
     asked = (f"hf:{tmp_path}/tiny", "--device", "cpu", "--batch-sizes", "1,4", "--sequence-length", 8, *QUICK)
     first = ask(tmp_path, *asked, "--save", "first.json", "--no-save")
     shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
@@ -160,7 +153,7 @@ def configurations(tmp_path_factory):
         "renamed": {"architectures": ["BertForDreams"]},
     }.items():
         (folder / name).mkdir()
-        (folder / name / "config.json").write_text(json.dumps(ENCODER.to_dict() | more))
+        (folder / name / "config.json").write_text(json.dumps({"model_type": "bert"} | CONFIGS["bert"] | more))
     return folder
 
 
