@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers
 from support.command import QUICK
 from support.folders import MODELS
 from torch.nn.functional import cross_entropy
@@ -269,6 +268,8 @@ _HEADS = [
 
 @pytest.mark.parametrize(("head", "kind", "about", "labels"), _HEADS, ids=[f"{one[0]}{len(one[2])}" for one in _HEADS])
 def test_model_of_transformers_trains_with_its_own_loss_from_labels(tmp_path, head, kind, about, labels):
+    import transformers
+
     config = getattr(transformers, f"{kind}Config")(**about)
     config.architectures = [head]
     config.save_pretrained(tmp_path / "tiny")
@@ -294,6 +295,8 @@ def test_model_of_transformers_trains_with_its_own_loss_from_labels(tmp_path, he
 
 
 def test_segmentation_model_of_transformers_trains_with_masks_that_are_drawn(tmp_path):
+    import transformers
+
     config = transformers.Mask2FormerConfig(**_SEGMENTS, backbone_config=transformers.SwinConfig(**_SWIN))
     config.architectures = ["Mask2FormerForUniversalSegmentation"]
     config.save_pretrained(tmp_path / "tiny")
@@ -316,6 +319,8 @@ def test_segmentation_model_of_transformers_trains_with_masks_that_are_drawn(tmp
     ],
 )
 def test_masked_image_model_trains_on_the_patches_that_are_masked(tmp_path, head, kind, more, tokens):
+    import transformers
+
     config = getattr(transformers, f"{kind}Config")(**_VIT, **more)
     config.architectures = [head]
     config.save_pretrained(tmp_path / "tiny")
@@ -341,6 +346,8 @@ def test_both_heads_of_a_model_with_two_are_trained():
 
 
 def test_stand_in_loss_of_headless_model_is_reported(tmp_path, ask):
+    import transformers
+
     transformers.BertConfig(**_TINY).save_pretrained(tmp_path / "tiny")
     ran = ask(tmp_path, f"hf:{tmp_path}/tiny", "--sequence-length", 8, "--batch-sizes", 2, *TRAIN)
 
@@ -415,6 +422,8 @@ def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured()
 
 
 def test_a_model_that_returns_a_loss_is_trained_by_that():
+    import transformers
+
     loss = torch.ones((), requires_grad=True)
 
     assert own_loss({"loss": loss, "scores": torch.ones(2, 3)}) is loss
@@ -422,6 +431,8 @@ def test_a_model_that_returns_a_loss_is_trained_by_that():
 
 
 def test_checkpointing_uses_the_implementation_of_the_library(tmp_path, ask):
+    import transformers
+
     config = transformers.BertConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=99
     )
