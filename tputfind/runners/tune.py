@@ -201,8 +201,10 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         raise BadRequest(f"a race in parallel is on equal devices, and these are {', '.join(kinds)}", "name equal ones")
     for warning in overlaps(places):
         progress.did(warning)
-    near = [{"variables": place.variables, "cores": place.cores} for place in places]
-    sides = [(start(**options), start(**options)) for options in near]
+    sides: list[tuple[Children, Children]] = []
+    for place in places:
+        kept_to = {"variables": place.variables, "cores": place.cores}
+        sides.append((start(**kept_to), start(**kept_to)))
     servers = [each for both in sides for each in both]
     for each in servers:
         each.end_within(asked.budget_s)
