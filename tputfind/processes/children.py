@@ -504,7 +504,7 @@ class _Lines:
         self.doing = ""
         """The child's work on the host until its next message; empty if it named none."""
         self.imports: tuple[str, ...] = ()
-        """The slow imports that the child's last answer names."""
+        """The slow imports that the child's first answer names."""
 
     def read(self, allowed_s: float | None) -> bytes | None:
         """Return the next line; None if the child has ended or its line is too long.

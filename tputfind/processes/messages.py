@@ -287,8 +287,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     life.
 
     The child will be silent for about ``busy_s`` seconds. ``doing`` is its work on the host until its next message, in
-    the past tense: "made the inputs of batch 8 on the host". An answer has the slow ``imports`` of the child so far:
-    the server imports them once, so that further children begin with them.
+    the past tense: "made the inputs of batch 8 on the host". The first answer has the slow ``imports`` of
+    the child so far: the server imports them once, so that further children begin with them.
     """
 
     answer: msgspec.Raw = msgspec.Raw()

@@ -57,8 +57,8 @@ def answer(question: bytes, send: Callable[[bytes], None], gate_fd: int) -> None
     meets = isinstance(asked, messages.TakeTurns) or (isinstance(asked, messages.TimeBatches) and asked.together)
     listener = _Told(say, gate_fd if meets else None)
     try:
-        for said in _answers(asked, listener):
-            say(msgspec.structs.replace(_answer(said), imports=_imports()))
+        for number, said in enumerate(_answers(asked, listener)):
+            say(msgspec.structs.replace(_answer(said), imports=() if number else _imports()))
         say(messages.Reply(done=True))
     except TputfindError as error:
         say(messages.Reply(refusal=messages.Refusal.of(error)))
