@@ -153,8 +153,7 @@ def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) ->
         if each or all_busy:
             raise BadRequest(f"--{'each' if each else 'all-busy'} needs to know the devices", "give --device all")
         return None
-    for name in names(device):
-        read_spec("any", {"device": name})
+    names(device)  # refuses a wrong one before anything is started
     return Devices(device, each=each or all_busy, all_busy=all_busy)
 
 

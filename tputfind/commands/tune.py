@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 from msgspec.structs import replace
 from rich.console import Console
@@ -39,8 +39,11 @@ def main(given: Given, *, show_traceback: bool) -> int:
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
     with stop_signals() as ignore_signals, ExitStack() as stack:
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
-        start = partial(Children, trust_model_file=trust)
-        race, measured = tune.measure(asked, lambda **place: stack.enter_context(start(**place)), progress)
+
+        def start(**place: Any) -> Children:
+            return stack.enter_context(Children(trust_model_file=trust, **place))
+
+        race, measured = tune.measure(asked, start, progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     document = view.document(race)
     record, file = race.record, None if measured is None else measured.file

@@ -10,6 +10,7 @@ from tputfind.processes import cores
 from tputfind.processes.children import ONLY_DEVICE, Children
 from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
+from tputfind.record.spec import read_spec
 from tputfind.session import health
 
 ALL: Final = "all"
@@ -81,7 +82,10 @@ def names(device: str) -> list[str]:
     Raises:
         BadRequest: it is not a list of devices.
     """
-    return [] if _lower(device) == ALL else list(dict.fromkeys(_names(device)))
+    found = [] if _lower(device) == ALL else list(dict.fromkeys(_names(device)))
+    for name in found:
+        read_spec("any", {"device": name})
+    return found
 
 
 def _names(device: str) -> Iterator[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
-from functools import partial
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
@@ -94,8 +93,7 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
     devices = device if isinstance(device, str) and is_list(device) else None
     if devices is not None:
         del given["device"]
-        for name in names(devices):
-            read_spec("any", {"device": name})
+        names(devices)  # refuses a wrong one before anything is started
     specs = list(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)))
     plain = specs[0]
     if len(plain.batch_sizes or (1,)) > 1:
@@ -156,8 +154,11 @@ def tune(
         pickling.pickle_model(model, inputs) as file,
         ExitStack() as stack,
     ):
-        start = partial(Children, trust_model_file=trust_model_file, live=file)
-        race, _ = measure(asked, lambda **place: stack.enter_context(start(**place)), told)
+
+        def start(**place: Any) -> Children:
+            return stack.enter_context(Children(trust_model_file=trust_model_file, live=file, **place))
+
+        race, _ = measure(asked, start, told)
     if race.interrupted:
         raise KeyboardInterrupt
     return race
