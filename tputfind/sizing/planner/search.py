@@ -393,7 +393,7 @@ class Search:
         above, *below = [tail_high_ms / self.demand.target_ms - 1 for tail_high_ms in judged]
         if not below or not 0 < above < inf or below[0] >= 0:
             return _midpoint(fails, passes)
-        # Where a batch limit no longer keeps up, the percentile jumps.
+        # The percentile jumps at the number of devices at which a batch limit no longer keeps up.
         share = min(max(0.25, above / (above - below[0])), 0.75)
         return min(max(fails + 1, round(fails + (passes - fails) * share)), passes - 1)
 
