@@ -32,7 +32,8 @@ for size in others:
     elif status:
         sys.exit(status)
 device = Cpu()
-device.limit_memory(limit_bytes or None)
+if limit_bytes:
+    device.limit_memory(limit_bytes)
 try:
     seconds = script.loop(last, int(sys.argv[3]), *sys.argv[5:])
 except (RuntimeError, MemoryError) as error:
