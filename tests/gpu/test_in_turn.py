@@ -9,7 +9,7 @@ from support.folders import MODELS
 import tputfind
 
 FILE = MODELS / "in_turn.py"
-RUN = ("compare", "--run", "--device", "cuda", "--quiet", "--save", "all.json")
+RUN = ("compare", "--run", "--device", "cuda", "--quiet", "--save", "all.json", "--overwrite")
 
 
 @pytest.mark.parametrize("batch_size", [1, 256])
@@ -34,7 +34,7 @@ def test_models_that_fill_the_memory_take_turns_one_after_the_other(tmp_path):
 
 def test_cuda_graph_wins_if_the_model_is_host_bound(tmp_path):
     arguments = ("--image-size", 64, "--dtype", "fp16", "--mode", "eager,cudagraph", "--layout", "nchw")
-    ran = run(tmp_path, "tune", "resnet18", *arguments, "--for", "latency", "--budget", "90s", "--save", "race.json")
+    ran = run(tmp_path, "tune", "resnet18", *arguments, "--for", "latency", "--budget", "60s", "--save", "race.json")
 
     race = tputfind.load(tmp_path / "race.json")
     assert ran.status == 0, ran.err
@@ -44,7 +44,7 @@ def test_cuda_graph_wins_if_the_model_is_host_bound(tmp_path):
 
 @pytest.mark.parametrize("goal", ["memory", "energy"])
 def test_half_precision_wins_for_memory_and_for_energy(tmp_path, goal):
-    arguments = ("--dtype", "fp32,fp16", "--mode", "eager", "--layout", "nchw", "--batch-sizes", 64, "--budget", "90s")
+    arguments = ("--dtype", "fp32,fp16", "--mode", "eager", "--layout", "nchw", "--batch-sizes", 64, "--budget", "60s")
     ran = run(tmp_path, "tune", "resnet50", *arguments, "--for", goal, "--save", "race.json")
 
     race = tputfind.load(tmp_path / "race.json")
@@ -54,7 +54,7 @@ def test_half_precision_wins_for_memory_and_for_energy(tmp_path, goal):
 
 
 def test_allocators_race_and_each_is_named(tmp_path):
-    arguments = ("--mode", "eager", "--layout", "nchw", "--batch-sizes", 64, "--budget", "90s", "--for", "memory")
+    arguments = ("--mode", "eager", "--layout", "nchw", "--batch-sizes", 64, "--budget", "60s", "--for", "memory")
     ran = run(tmp_path, "tune", "resnet50", *arguments, "--allocator", "native,expandable", "--save", "race.json")
 
     race = tputfind.load(tmp_path / "race.json")
