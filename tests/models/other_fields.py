@@ -424,20 +424,27 @@ def unique_ids():
 
 
 class Sorted(nn.Module):
-    """Packs sequences that are sorted by length, the longest first; takes 300 of them at most."""
+    """Packs sequences that are sorted by length, the longest first; takes 300 of them at most, or so many."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 300) -> None:
         super().__init__()
-        self.gru = nn.GRU(4, 4, batch_first=True)
+        self.gru, self.most = nn.GRU(4, 4, batch_first=True), most
 
     def forward(self, x, lengths):
-        if len(x) > 300:
-            raise ValueError("more than 300 sequences")
+        if len(x) > self.most:
+            raise ValueError(f"more than {self.most} sequences")
         return self.gru(nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True))[1]
 
 
-def sorted_sequences():
-    return Sorted(), lambda batch: (torch.randn(batch, 8, 4), torch.randint(1, 9, (batch,)).sort(descending=True)[0])
+def sorted_sequences(most=300):
+    def inputs(batch):
+        return torch.randn(batch, 8, 4), torch.randint(1, 9, (batch,)).sort(descending=True)[0]
+
+    return Sorted(most), inputs
+
+
+def hundred_sorted_sequences():
+    return sorted_sequences(100)
 
 
 class Counts(nn.Module):

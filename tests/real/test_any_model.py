@@ -151,6 +151,7 @@ def test_input_function_that_cannot_serve_is_refused_in_one_line(tmp_path, ask, 
         ("unique_ids", ("--max-batch", 200), 200),
         ("unique_ids", ("--batch-sizes", "4,200"), None),
         ("sorted_sequences", ("--max-batch", 512), 300),
+        ("hundred_sorted_sequences", ("--max-batch", 512), 100),
     ],
 )
 def test_samples_are_not_repeated_if_the_model_fails_then(tmp_path, ask, *, factory, options, largest):

@@ -1,5 +1,6 @@
 """The growing record of a run: answers come from the record, or from a fresh process whose answer is recorded."""
 
+import re
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -53,7 +54,7 @@ class Session:
         self.runner = runner
         self._file = record_file
         self._progress = listener
-        self._diagnosed = False
+        self._diagnosed: set[str] = set()
 
     def until_it_runs(self, work: Callable[[], None]) -> None:
         """Run ``work``, and again from the start each time that a model turns out to run in another way."""
@@ -412,20 +413,21 @@ class Session:
             raise no_answer(self._spec, batch_size, failure)
 
     def _diagnose(self, batch_size: int, failure: Failure) -> None:
-        """Find out, once, whether the model failed or its handling; see ``worker.diagnosis``.
+        """Find out, once for each error, whether the model failed or its handling; see ``worker.diagnosis``.
 
         Raises:
             RunsOtherwise: the model runs with other settings, which the record now holds.
         """
-        if self._diagnosed or failure.kind not in _OF_THE_MODEL:
+        about = re.sub(r"\d+", "", failure.message)  # a message may name sizes
+        if about in self._diagnosed or failure.kind not in _OF_THE_MODEL:
             return
-        self._diagnosed = True
+        self._diagnosed.add(about)
         self._progress.doing(f"finding out why batch {batch_size} fails", None)
         found = self.runner.diagnose(batch_size, failure)
         if not found.settings:
             return
         self._spec = self.runner.spec = msgspec.structs.replace(self._spec, **found.settings)
-        self._diagnosed = found.granularity is not None  # other settings may still need other batch sizes
+        self._diagnosed.clear()
         caveats = (*self.record.caveats, *found.caveats)
         self.update(spec=self._spec, caveats=caveats, trials=(), rows=())
         raise RunsOtherwise("; ".join(notice.seen for notice in found.caveats))
