@@ -52,8 +52,11 @@ def edge_if_expandable(record: Record, trials: Known) -> int | None:
 
 
 def first_batch(record: Record) -> int | None:
-    """Return the batch size to try first if the trace of the first trial allows a forecast; else None."""
-    return FIRST_BATCH if record.environment.can.allocator_trace and record.spec.search == "forecast" else None
+    """Return the batch size to try first: the largest that was timed, or one whose trace allows a forecast; or None."""
+    if record.spec.search == "linear":
+        return None
+    traced = FIRST_BATCH if record.environment.can.allocator_trace and record.spec.search == "forecast" else 0
+    return max([traced, *(row.batch_size for row in record.rows if row.failure is None)]) or None
 
 
 _SECONDS_TO_LOAD = 1.0
