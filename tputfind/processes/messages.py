@@ -255,10 +255,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
 
-    Peaks of memory are those before the output is checked, as in ``Row``.
+    ``submission_ms`` are the host's own times of the steps if they ran one at a time. Peaks of memory are those before
+    the output is checked, as in ``Row``.
     """
 
     device_ms: tuple[Above0, ...] = ()
+    submission_ms: tuple[Above0, ...] = ()
     samples: Count = 1
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from tputfind.analysis.compare import Tried, judged_in_turn
 from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
-from tputfind.analysis.turns import LOOKS, Turns, scatter_of
+from tputfind.analysis.turns import ASSUMED, ASSUMED_DEVICE_BOUND, LOOKS, Turns, scatter_of
 from tputfind.errors import OutOfTime, TputfindError
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
@@ -262,11 +262,14 @@ class Course:
             self.leader = next(spec for spec, one in self._contenders.items() if one.outcome != "failed")
 
     def _judge(self) -> None:
-        """Judge every duel by the scatter of all, and let the variant lead that is estimated to be the fastest."""
+        """Judge every duel by the scatter of all of its kind; the variant that is estimated to be the fastest leads."""
         timed = self._turns
-        scatter = scatter_of(timed.values())
+        scatters = {
+            bound: scatter_of((turns for turns in timed.values() if turns.device_bound == bound), assumed)
+            for bound, assumed in ((True, ASSUMED_DEVICE_BOUND), (False, ASSUMED))
+        }
         for (old, new), turns in timed.items():
-            judgement = judged_in_turn(Tried(turns), REGRET, self._comparisons, scatter)
+            judgement = judged_in_turn(Tried(turns), REGRET, self._comparisons, scatters[turns.device_bound])
             one = self._contenders[new]
             if (outcome := outcome_of(judgement)) != "undecided":
                 self._settled.add(frozenset((old, new)))

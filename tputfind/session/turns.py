@@ -21,7 +21,7 @@ from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed, for_want_of_memory, misuse_failure
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
-from tputfind.record.record import Failure
+from tputfind.record.record import HOST_BOUND_SHARE, Failure
 from tputfind.record.spec import Spec
 from tputfind.session.health import Watch
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
@@ -196,6 +196,7 @@ class _Process:
     def __init__(self, variant: Variant, index: int, number: int) -> None:
         self._index, self._variant = index, variant
         self._spans_ms: dict[bool, list[float]] = {True: [], False: []}  # by whether batches were timed alone
+        self._submission_ms: list[float] = []  # of those timed alone
         self._gate, self._opener = os.pipe()
         spec = variant.spec
         question = TakeTurns(
@@ -220,6 +221,7 @@ class _Process:
     def start(self) -> None:
         self._ready = self._next()
         self._spans_ms[not self._variant.cost.alone] += self._ready.device_ms
+        self._submission_ms += self._ready.submission_ms
 
     def window_per_unit(self) -> float:
         """Let the process take one window; return its samples per unit of the cost.
@@ -234,7 +236,9 @@ class _Process:
         while not spans_ms or monotonic() < until_s:
             with suppress(OSError):  # the process died, which shows when it is read
                 os.write(self._opener, b".")
-            spans_ms += self._next().device_ms
+            turn = self._next()
+            spans_ms += turn.device_ms
+            self._submission_ms += turn.submission_ms
         self._spans_ms[cost.alone] += spans_ms
         seen, step_s = watch.end() if watch is not None else None, fmean(spans_ms) / 1000
         power_w = None if seen is None else seen.power_w
@@ -247,10 +251,11 @@ class _Process:
 
     def median_speed(self) -> Speed:
         alone, back_to_back = self._spans_ms[True], self._spans_ms[False]
+        waits = fmean(self._submission_ms) >= HOST_BOUND_SHARE * fmean(alone) if self._submission_ms else None
         if not self._variant.can.events:  # every step is synchronised, and the windows are spread over more time
             alone = back_to_back = alone + back_to_back
         rate, size = 1000 * self._ready.samples / fmean(back_to_back), self._variant.batch_size
-        return Speed(batch_size=size, samples_per_s=rate, latency_ms=median(alone))
+        return Speed(batch_size=size, samples_per_s=rate, latency_ms=median(alone), host_bound=waits)
 
     def finish(self) -> None:
         """Let the process end; raise VariantFailed if it rejects its own windows."""

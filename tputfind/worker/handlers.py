@@ -360,10 +360,11 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 _follow(device, loaded.work)
                 return
             take = turns(device, loaded.work.holding(), loaded.stopwatch, listener.busy, asked.window_s)
-            first_ms = _round_to_nanoseconds(take(alone=not asked.alone))
+            first = take(alone=not asked.alone)
             used = device.memory_use()
             ready = messages.Turn(
-                device_ms=first_ms,
+                device_ms=_round_to_nanoseconds(first.synchronised_ms),
+                submission_ms=_round_to_nanoseconds(first.submission_ms),
                 samples=_samples(workload, size) or size,
                 peak_allocated_bytes=used.peak_allocated_bytes,
                 peak_reserved_bytes=used.peak_reserved_bytes,
@@ -378,7 +379,8 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
             ready = msgspec.structs.replace(ready, output=output)
             yield ready
             while listener.has_turn():
-                yield msgspec.structs.replace(ready, device_ms=_round_to_nanoseconds(take(alone=asked.alone)))
+                submission_ms, spans_ms = map(_round_to_nanoseconds, take(alone=asked.alone))
+                yield msgspec.structs.replace(ready, device_ms=spans_ms, submission_ms=submission_ms)
             ranks.end_turns()
             _check_still(spec, loaded)
             device.check_limit()

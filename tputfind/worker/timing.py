@@ -346,11 +346,11 @@ The device's previous work matters little to them, and a lead-in would take as l
 
 def turns(
     device: Device, work: Work, stopwatch: Stopwatch, announce: Announce, window_s: float
-) -> Callable[..., list[float]]:
-    """Warm up; return a function that takes one window of ``window_s`` seconds and returns the time of each step in ms.
+) -> Callable[..., Singles]:
+    """Warm up; return a function that takes one window of ``window_s`` seconds and returns the times of its steps.
 
     With ``alone``, steps are timed one at a time, as latencies, instead of back to back, before which short ones have a
-    lead-in, since other processes have used the caches since the last window.
+    lead-in, since other processes have used the caches since the last window. Only the former have times of submission.
     """
     gc.collect()
     gc.freeze()  # as for the windows of a row
@@ -359,12 +359,12 @@ def turns(
     steps = max(1, min(math.ceil(1000 * window_s / step_ms), MOST_MARKED // 2))
     lead_in = work.lead_in if step_ms < _LEADS_IN_MS else 0
 
-    def take(*, alone: bool) -> list[float]:
+    def take(*, alone: bool) -> Singles:
         announce((steps + lead_in) * step_ms / 1000)
         if alone and device.capabilities.events:
-            spans_ms = one_at_a_time(device, work.single, steps, restore=work.restore()).synchronised_ms
+            taken = one_at_a_time(device, work.single, steps, restore=work.restore())
         else:
-            spans_ms = back_to_back(work.step, stopwatch, steps, lead_in, work.restore())
-        return [max(span_ms, LEAST_SPAN_MS) for span_ms in spans_ms]
+            taken = Singles([], back_to_back(work.step, stopwatch, steps, lead_in, work.restore()))
+        return Singles(*([max(span_ms, LEAST_SPAN_MS) for span_ms in spans_ms] for spans_ms in taken))
 
     return take

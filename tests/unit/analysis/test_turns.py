@@ -8,7 +8,18 @@ from hypothesis import strategies as st
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried, is_certain, judged_in_turn
-from tputfind.analysis.turns import ASSUMED, FEWEST_ROUNDS, LOOKS, Round, Turns, is_steady, order_of_block, scatter_of
+from tputfind.analysis.turns import (
+    ASSUMED,
+    ASSUMED_DEVICE_BOUND,
+    FEWEST_ROUNDS,
+    LOOKS,
+    Round,
+    Speed,
+    Turns,
+    is_steady,
+    order_of_block,
+    scatter_of,
+)
 
 
 def until_certain(random, fail_slower=None, **noise):
@@ -128,6 +139,28 @@ def test_scatter_is_pooled_over_pairs_once_rounds_are_repeated():
     found = scatter_of(pairs)
     assert found.freedom == 6
     assert 0.005 < found.deviation < 0.03
+
+
+def test_assumed_scatter_of_device_bound_pairs_counts_beside_estimate():
+    random = Random(13)
+    quiet, loud = (
+        [Turns(batch_sizes=(8, 8), rounds=taken(random, number=4, between=between))] for between in (0.0005, 0.1)
+    )
+    assumed = ASSUMED_DEVICE_BOUND
+
+    assert scatter_of([], assumed) == (assumed.deviation, 0)
+    assert scatter_of(quiet, assumed).freedom == assumed.freedom + 3
+    assert 0.5 * assumed.deviation < scatter_of(quiet, assumed).deviation < assumed.deviation
+    assert scatter_of(loud, assumed).deviation > 2 * assumed.deviation
+
+
+@pytest.mark.parametrize(("seen", "bound"), [((False, False), True), ((False, True), False), ((False, None), False)])
+def test_pair_is_device_bound_if_neither_variant_waits_for_the_host(seen, bound):
+    (one,) = taken(Random(14))
+    speeds = tuple(Speed(batch_size=8, samples_per_s=100, latency_ms=80, host_bound=waits) for waits in seen)
+
+    assert Turns(batch_sizes=(8, 8), rounds=(Round(one.per_s, speeds),)).device_bound == bound
+    assert not Turns(batch_sizes=(8, 8), rounds=(one,)).device_bound
 
 
 def test_interval_by_pooled_scatter_holds_true_ratio():
