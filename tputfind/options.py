@@ -39,6 +39,7 @@ _MEANT: Final = {
     "bfloat16": "bf16",
     "channels-last": "nhwc",
     "channels-first": "nchw",
+    "contiguous-format": "nchw",
     "inductor": "compile",
     "inference": "infer",
     "eval": "infer",
@@ -132,7 +133,7 @@ def fields_of(
         elif value is not None:
             field, read = readers[name]
             try:
-                fields[field] = read(value)
+                fields[field] = read(in_words(value))
             except (ValueError, TypeError) as error:
                 problems.append(f"--{name.replace('_', '-')}: {error}")
     return fields, problems
@@ -142,6 +143,22 @@ def _unknown_option(name: str, known: Iterable[str]) -> str:
     near = [option for option in nearest(f"--{name}", [f"--{one}" for one in known]) if option.startswith("--")]
     names = " or ".join(option.partition(" ")[0].lstrip("-").replace("-", "_") for option in near)
     return f"there is no option {echo(name)}" + (f": did you mean {names}?" if near else "")
+
+
+def in_words(value: object) -> object:
+    """Return a dtype, device, memory format or optimizer of torch as an option takes it, such as fp16 or cuda:1."""
+    if isinstance(value, type) and value.__module__.startswith("torch.optim."):
+        return value.__name__.lower()
+    kind = type(value)
+    if kind.__module__ != "torch" or kind.__name__ not in ("dtype", "device", "memory_format"):
+        return value
+    word = str(value).removeprefix("torch.").replace("_", "-")
+    return _MEANT.get(word, word)
+
+
+def device_text(value: object) -> object:
+    """Return devices as an option takes them: ``["cuda:0", torch.device("cuda", 1)]`` is cuda:0,cuda:1."""
+    return ",".join(f"{in_words(one)}" for one in value) if isinstance(value, (list, tuple)) else in_words(value)
 
 
 def text(value: object) -> str:

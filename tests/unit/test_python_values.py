@@ -3,12 +3,15 @@
 import inspect
 
 import pytest
+import torch
 from support.folders import RESULTS
 from support.records import example
 
 import tputfind
 from tputfind.commands import options
 from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.spec import read_spec
+from tputfind.runners.tune import read_request
 from tputfind.sizing.planner.costs import Price
 
 RECORD = example()
@@ -93,3 +96,39 @@ def test_the_batch_to_deploy_is_a_row_of_the_record():
     record = tputfind.load_record(RESULTS / "nvidia-h200/default/resnet50-fp16.json")
 
     assert tputfind.to_deploy(record).batch_size == 1024
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "text"),
+    [
+        ("dtype", torch.float16, "fp16"),
+        ("dtype", torch.bfloat16, "bf16"),
+        ("dtype", torch.float32, "fp32"),
+        ("layout", torch.channels_last, "nhwc"),
+        ("layout", torch.contiguous_format, "nchw"),
+        ("device", torch.device("cuda", 1), "cuda:1"),
+        ("device", ["cpu"], "cpu"),
+        ("optimizer", torch.optim.AdamW, "adamw"),
+    ],
+)
+def test_values_of_torch_are_taken_as_words_of_the_command_line(option, value, text):
+    options = {option: value} | ({"phase": "train"} if option == "optimizer" else {})
+
+    assert getattr(read_spec("resnet18", options), option) == text
+
+
+@pytest.mark.parametrize("value", [torch.float64, torch.zeros(2), torch.nn.Linear, 1.5, ["fp16", 3]])
+def test_other_values_are_refused_by_themselves(value):
+    with pytest.raises(BadRequest) as refused:
+        read_spec("resnet18", {"dtype": value})
+
+    assert "is not one of fp32" in refused.value.message
+    assert "''" not in refused.value.message
+
+
+def test_race_takes_a_list_of_devices_as_their_text():
+    devices = ["cpu:0", torch.device("cuda", 1)]
+
+    asked = read_request("resnet18", {"device": devices}, "throughput", None, "")
+
+    assert asked.devices == "cpu:0,cuda:1"

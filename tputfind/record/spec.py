@@ -594,7 +594,8 @@ def _conflicts(spec: Spec) -> Iterator[str]:
 def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
     """Yield conflicts between options that spread one model over several devices."""
     if len(spec.devices) > 1 and spec.ranks is None:
-        yield f"--device {spec.device} are several devices: --parallel ddp or fsdp trains one model on them"
+        several = "--parallel ddp or fsdp trains one model on them, and the command line shares jobs among them"
+        yield f"--device {spec.device} are several devices: {several}"
     if len(spec.devices) > 1 and spec.ranks not in (None, len(spec.devices)):
         yield f"--device names {len(spec.devices)} devices, and --gpus {spec.gpus}"
     if spec.gpus is not None and spec.gpus > 1 and len(spec.devices) == 1 and spec.device[-1:].isdigit():
@@ -748,8 +749,10 @@ def _device(value: object) -> str:
 
     An installed package may add kinds of devices.
     """
-    names = value.strip().lower().split(",") if isinstance(value, str) else [""]
-    return ",".join(dict.fromkeys(map(_one_device, names)))
+    text = values.device_text(value)
+    if not isinstance(text, str):
+        raise values.none_of(text, DEVICES)
+    return ",".join(dict.fromkeys(map(_one_device, text.strip().lower().split(","))))
 
 
 def _one_device(value: str) -> str:

@@ -17,7 +17,7 @@ from tputfind.analysis.recipes import LISTED
 from tputfind.analysis.turns import COSTS, Goal, Speed
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime
-from tputfind.options import none_of
+from tputfind.options import device_text, none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
@@ -89,7 +89,7 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
         BadRequest: an option is wrong.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    device = given.get("device")
+    device = device_text(given.get("device"))
     devices = device if isinstance(device, str) and is_list(device) else None
     if devices is not None:
         del given["device"]
