@@ -168,11 +168,11 @@ def scatter_of(pairs: Iterable[Turns], assumed: Scatter = ASSUMED) -> Scatter:
     return Scatter(sqrt((sum(squares) + assumed.freedom * assumed.deviation**2) / freedom), freedom)
 
 
-def is_steady(one: Round) -> bool:
-    """Return whether a round needs no more blocks: it has enough, and its ratios are within ``REPEATABILITY``."""
+def is_steady(one: Round, error: float = REPEATABILITY) -> bool:
+    """Return whether a round needs no more blocks: it has enough, and its ratios have this standard error or less."""
     blocks = len(one.per_s[0]) // _WINDOWS_OF_BLOCK
     return blocks >= _FEWEST_BLOCKS and all(
-        _error_of_median(_log_ratios(one, variant, 0)) <= REPEATABILITY for variant in range(1, len(one.per_s))
+        _error_of_median(_log_ratios(one, variant, 0)) <= error for variant in range(1, len(one.per_s))
     )
 
 

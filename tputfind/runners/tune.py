@@ -44,6 +44,8 @@ OF_RACE: Final = 0.7
 """Fraction of the budget for the race; the rest is for the winner, whose rows and largest batch are deployed."""
 _LATEST: Final = 0.8
 """Fraction of the budget after which a round that takes longer than expected is ended."""
+_FIRST_ERROR: Final = 0.004
+"""Standard error of a ratio that suffices in a first round, which mostly shows by itself who leads."""
 _OF_SCAN: Final = 0.15
 _OF_GRAPHS: Final = ("cudagraph", "compile:reduce-overhead")
 """Modes that fall back to another mode on a device without graphs."""
@@ -251,7 +253,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
 
     def as_duel(leader: Spec, challenger: Spec) -> Duel:
-        return Duel(as_variant(leader, 0), as_variant(challenger, 1), inspect=as_inspected)
+        return Duel(as_variant(leader, 0), as_variant(challenger, 1), inspect=as_inspected, first_error=_FIRST_ERROR)
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)

@@ -23,6 +23,7 @@ from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import HOST_BOUND_SHARE, Failure
 from tputfind.record.spec import Spec
+from tputfind.record.types import REPEATABILITY
 from tputfind.session.health import Watch
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
 from tputfind.units import GIB
@@ -70,7 +71,14 @@ class VariantFailed(Exception):
         self.failure = failure
 
 
-def take_round(variants: Sequence[Variant], number: int, random: Random, *, together: bool = True) -> Round:
+def take_round(
+    variants: Sequence[Variant],
+    number: int,
+    random: Random,
+    *,
+    together: bool = True,
+    error: float = REPEATABILITY,
+) -> Round:
     """Return the throughputs of one fresh process per variant, in turn; windows take about twice the start-up time.
 
     Args:
@@ -79,6 +87,7 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
         random: draws the order of the starts and of the windows.
         together: keep all processes ready. If False, they run one after the other, for variants that do not fit
             together.
+        error: the standard error of the ratios at which a round ends sooner.
 
     Raises:
         VariantFailed: a variant does not run.
@@ -103,7 +112,7 @@ def take_round(variants: Sequence[Variant], number: int, random: Random, *, toge
                 for index in order_of_block(group, random):
                     per_s[index].append(processes[index].window_per_unit())
                 done += 1
-                if together and is_steady(Round(tuple(map(tuple, per_s)))):
+                if together and is_steady(Round(tuple(map(tuple, per_s))), error):
                     break
             wanted = done
             for index, process in processes.items():
@@ -120,13 +129,22 @@ def _needs_another_block(done: int, until_s: float) -> bool:
 class Duel:
     """Two variants, and their timings in turn."""
 
-    def __init__(self, old: Variant, new: Variant, *, inspect: Callable[[Variant], Variant] | None = None) -> None:
+    def __init__(
+        self,
+        old: Variant,
+        new: Variant,
+        *,
+        inspect: Callable[[Variant], Variant] | None = None,
+        first_error: float = REPEATABILITY,
+    ) -> None:
         """Take the two variants; one that runs only in another mode of autograd is later put in that mode.
 
         ``inspect`` returns the new variant as the device runs it, before the first round that it takes here.
+        ``first_error`` is the error at which the first round ends sooner.
         """
         self.variants = [old, new]
         self._inspect = inspect
+        self._first_error = first_error
         self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
         self.took_s = 0.0  # seconds of its last round
         self._together = True
@@ -149,7 +167,9 @@ class Duel:
         if self._inspect is not None:
             self.variants[1], self._inspect = self._inspect(self.variants[1]), None
         try:
-            taken = take_round(self.variants, len(turns.rounds), random, together=self._together)
+            number = len(turns.rounds)
+            error = REPEATABILITY if number else self._first_error
+            taken = take_round(self.variants, number, random, together=self._together, error=error)
         except VariantFailed as failed:
             if self._together and for_want_of_memory(failed.failure):
                 self._together = False  # one after the other, each may have enough memory

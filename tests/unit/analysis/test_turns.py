@@ -125,6 +125,7 @@ def test_round_is_steady_if_its_ratio_is_precise_and_not_by_chance():
 
     assert is_steady(quiet)
     assert not is_steady(noisy)
+    assert is_steady(noisy, 0.05)
     assert not is_steady(Round(tuple(rates[:8] for rates in quiet.per_s)))
 
 
