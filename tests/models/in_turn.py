@@ -101,6 +101,18 @@ def by_layout():
     return ByLayout(0), lambda batch: torch.randn(batch, 3, 4, 4)
 
 
+class WrongByLayout(ByLayout):
+    """A model that is faster in channels last, where its outputs are wrong."""
+
+    def forward(self, x):
+        wrong = x.is_contiguous(memory_format=torch.channels_last)
+        return super().forward(x) * (1.1 if wrong else 1)
+
+
+def wrong_by_layout():
+    return WrongByLayout(0), lambda batch: torch.randn(batch, 3, 4, 4)
+
+
 class ByBatch(Sleeper):
     """A model that is faster in channels last, and whose step time grows with the batch."""
 

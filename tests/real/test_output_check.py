@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.record.record import Failure, OutputCheck
+from tputfind.record.types import NOISE
 from tputfind.worker import output_check
 from tputfind.worker.batch import Batch
-from tputfind.worker.output_check import check_output
+from tputfind.worker.output_check import check_output, values_of_outputs
 
 COMPANY = "a sample's output differs from run to run, or with the batch that it is in"
 VANISHING = "its outputs are below the dtype's normal numbers"
@@ -63,9 +64,9 @@ def test_wrong_output_names_its_sample_and_difference(place):
     )
 
 
-@given(st.floats(1e-6, 1.0), st.sampled_from(sorted(output_check.NOISE)))
+@given(st.floats(1e-6, 1.0), st.sampled_from(sorted(NOISE)))
 def test_rounding_within_the_dtype_is_right_with_its_difference(share, dtype):
-    noise = output_check.NOISE[dtype]
+    noise = NOISE[dtype]
 
     def model(x):
         return x * 2 * (1 + (share if len(x) > 8 else 0.0))
@@ -262,3 +263,23 @@ def test_a_batch_that_is_checked_in_pieces_is_checked_whole(monkeypatch):
 
     for place in (3, 4, 12, 15):
         assert f"sample {place} of batch 16" in checked(changes(place, float("nan"), above=8)).message
+
+
+def test_values_of_outputs_follow_the_axes_and_are_few():
+    size = 4096
+
+    def in_order(x):
+        return x.clone()
+
+    def transposed(x):
+        return x.t().contiguous().t()
+
+    values = values_of_outputs(batch_of(in_order, size), "fp32")
+
+    assert values == values_of_outputs(batch_of(transposed, size), "fp32")
+    assert len(values) == size
+
+
+@pytest.mark.parametrize("model", [torch.rand_like, lambda x: x / 0, lambda x: x.int(), lambda x: None])
+def test_values_of_random_infinite_or_no_outputs_are_not_compared(model):
+    assert values_of_outputs(batch_of(model, 8), "fp32") == ()

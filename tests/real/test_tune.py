@@ -42,6 +42,15 @@ def test_the_faster_variant_wins_and_its_record_is_one_like_any_other(tmp_path, 
     assert "Throughput against latency" in (tmp_path / "race.html").read_text()
 
 
+def test_layout_whose_outputs_are_wrong_never_wins(tmp_path, ask):
+    ran = ask(tmp_path, *TUNE, f"{FILE}:wrong_by_layout", "--budget", "60s", "--no-save")
+
+    assert ran.status == 0, ran.err
+    assert "Winner         fp32 nchw eager cpu:0" in ran.out
+    why = "wrong output: outputs differ by 0.1 (relative) from those of fp32 nchw eager"
+    assert f"fp32 nhwc eager cpu:0: {why}" in " ".join(ran.out.split())
+
+
 def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path, ask):
     arguments = (*TUNE[:-2], "--max-batch", 4, "--budget", "60s", "--no-save", "--save", "race.json")
     ran = ask(tmp_path, *arguments, f"{FILE}:by_batch")

@@ -256,11 +256,12 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
 
     ``submission_ms`` are the host's own times of the steps if they ran one at a time. Peaks of memory are those before
-    the output is checked, as in ``Row``.
+    the output is checked, as in ``Row``. ``values`` are those of the outputs of the smallest batch, run eagerly.
     """
 
     device_ms: tuple[Above0, ...] = ()
     submission_ms: tuple[Above0, ...] = ()
+    values: tuple[float, ...] = ()
     samples: Count = 1
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None

@@ -253,7 +253,8 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
 
     def as_duel(leader: Spec, challenger: Spec) -> Duel:
-        return Duel(as_variant(leader, 0), as_variant(challenger, 1), inspect=as_inspected, first_error=_FIRST_ERROR)
+        variants = as_variant(leader, 0), as_variant(challenger, 1)
+        return Duel(*variants, inspect=as_inspected, first_error=_FIRST_ERROR, one_model=True)
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)

@@ -6,6 +6,7 @@ A disturbance of one window also hits its neighbours, and cancels in their ratio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from math import dist, hypot, inf
 from random import Random
 from statistics import fmean, median
 from time import monotonic
@@ -21,9 +22,10 @@ from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed, for_want_of_memory, misuse_failure
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
+from tputfind.record.identity import name_of
 from tputfind.record.record import HOST_BOUND_SHARE, Failure
 from tputfind.record.spec import Spec
-from tputfind.record.types import REPEATABILITY
+from tputfind.record.types import NOISE, REPEATABILITY
 from tputfind.session.health import Watch
 from tputfind.session.trials import FIRST_TIMEOUT_S, diagnosis_of
 from tputfind.units import GIB
@@ -78,6 +80,7 @@ def take_round(
     *,
     together: bool = True,
     error: float = REPEATABILITY,
+    one_model: bool = False,
 ) -> Round:
     """Return the throughputs of one fresh process per variant, in turn; windows take about twice the start-up time.
 
@@ -88,6 +91,7 @@ def take_round(
         together: keep all processes ready. If False, they run one after the other, for variants that do not fit
             together.
         error: the standard error of the ratios at which a round ends sooner.
+        one_model: the variants are of one model, so that their outputs of the same dtype are equal.
 
     Raises:
         VariantFailed: a variant does not run.
@@ -100,6 +104,7 @@ def take_round(
     groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
     speeds: dict[int, Speed] = {}
+    values: dict[int, tuple[float, ...]] = {}
     wanted: int | None = None  # as many blocks as the first group took
     for group in groups:
         with ExitStack() as stack:
@@ -117,8 +122,22 @@ def take_round(
             wanted = done
             for index, process in processes.items():
                 process.finish()
-                speeds[index] = process.median_speed()
+                speeds[index], values[index] = process.median_speed(), process.values
+    if one_model:
+        _check_values([variant.spec for variant in variants], [values[index] for index in range(len(variants))])
     return Round(tuple(map(tuple, per_s)), tuple(speeds[index] for index in range(len(variants))))
+
+
+def _check_values(specs: Sequence[Spec], values: Sequence[Sequence[float]]) -> None:
+    """Raise VariantFailed if outputs of one dtype differ from those of the first variant by more than rounding."""
+    first, *_ = specs
+    for index, (spec, here) in enumerate(zip(specs, values, strict=True)):
+        if spec.dtype != first.dtype or not here or not values[0]:
+            continue
+        apart = dist(here, values[0]) / max(hypot(*values[0]), 1e-300) if len(here) == len(values[0]) else inf
+        if apart > NOISE[spec.dtype]:
+            how = f"outputs differ by {apart:.2g} (relative) from those of {name_of(first)}"
+            raise VariantFailed(index, Failure(kind="wrong_output", message=how))
 
 
 def _needs_another_block(done: int, until_s: float) -> bool:
@@ -136,15 +155,16 @@ class Duel:
         *,
         inspect: Callable[[Variant], Variant] | None = None,
         first_error: float = REPEATABILITY,
+        one_model: bool = False,
     ) -> None:
         """Take the two variants; one that runs only in another mode of autograd is later put in that mode.
 
         ``inspect`` returns the new variant as the device runs it, before the first round that it takes here.
-        ``first_error`` is the error at which the first round ends sooner.
+        ``first_error`` is the error at which the first round ends sooner. ``one_model`` is as for ``take_round``.
         """
         self.variants = [old, new]
         self._inspect = inspect
-        self._first_error = first_error
+        self._first_error, self._one_model = first_error, one_model
         self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
         self.took_s = 0.0  # seconds of its last round
         self._together = True
@@ -169,7 +189,8 @@ class Duel:
         try:
             number = len(turns.rounds)
             error = REPEATABILITY if number else self._first_error
-            taken = take_round(self.variants, number, random, together=self._together, error=error)
+            how = {"together": self._together, "one_model": self._one_model}
+            taken = take_round(self.variants, number, random, error=error, **how)
         except VariantFailed as failed:
             if self._together and for_want_of_memory(failed.failure):
                 self._together = False  # one after the other, each may have enough memory
@@ -242,6 +263,11 @@ class _Process:
         self._ready = self._next()
         self._spans_ms[not self._variant.cost.alone] += self._ready.device_ms
         self._submission_ms += self._ready.submission_ms
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """Values of the outputs of the smallest batch, in the first round."""
+        return self._ready.values
 
     def window_per_unit(self) -> float:
         """Let the process take one window; return its samples per unit of the cost.

@@ -30,7 +30,7 @@ from tputfind.worker.loops import MOST_MARKED, Work, moments, trial_step_ms, try
 from tputfind.worker.models import named_models, slow_imports
 from tputfind.worker.modes import mode_class
 from tputfind.worker.modes.compile import check_still, fell_back, graphs_now
-from tputfind.worker.output_check import check_output, grows_with_each_step, remembers_inputs
+from tputfind.worker.output_check import check_output, grows_with_each_step, remembers_inputs, values_of_outputs
 from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.timing import Windows, time_windows, turns
 from tputfind.worker.transfer import LEAD_IN, Transfer
@@ -369,15 +369,14 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 peak_allocated_bytes=used.peak_allocated_bytes,
                 peak_reserved_bytes=used.peak_reserved_bytes,
             )
-            output = None
+            output, values = None, tuple[float, ...]()
             if asked.number == 0:
                 _check_samples(loaded)
-                output = _check(spec, device, workload, loaded.batch)
+                output, values = _check(spec, device, workload, loaded.batch), _values(spec, workload)
             if isinstance(output, Failure):
                 yield messages.Turn(failure=output)
                 return
-            ready = msgspec.structs.replace(ready, output=output)
-            yield ready
+            yield msgspec.structs.replace(ready, output=output, values=values)
             while listener.has_turn():
                 submission_ms, spans_ms = map(_round_to_nanoseconds, take(alone=asked.alone))
                 yield msgspec.structs.replace(ready, device_ms=spans_ms, submission_ms=submission_ms)
@@ -488,6 +487,16 @@ def _check(
         failure = exception_failure(error, Circumstances(batch.size, None, device.under_a_ceiling))
         why = "no memory was left for it" if failure.kind == "out_of_memory" else f"the check failed: {failure.message}"
         return OutputCheck(result="unchecked", remark=why)
+
+
+def _values(spec: Spec, workload: Workload | OwnStep) -> tuple[float, ...]:
+    """Return values of the outputs of the smallest batch; none if it does not run, or in training."""
+    if spec.phase != "infer" or not isinstance(workload, Workload):
+        return ()
+    try:
+        return values_of_outputs(workload.batch(spec.smallest_batch), spec.dtype)
+    except Exception:  # the model may not accept it, or memory is used up
+        return ()
 
 
 class _Loaded(NamedTuple):

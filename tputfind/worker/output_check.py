@@ -15,19 +15,11 @@ from typing import Final, NamedTuple
 import torch
 
 from tputfind.record.record import Failure, OutputCheck
+from tputfind.record.types import NOISE
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices.host import core_wait_s
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.structures import tensors_of
-
-NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2} | dict.fromkeys(
-    ("bf16", "amp-bf16", "int8", "fp8", "own"), 1e-1
-)
-"""Maximum relative distance (L2 norm) of two outputs of a sample that rounding explains, by dtype.
-
-Another batch size uses other kernels, which add up in another order. Measured on an H200 with torchvision's models,
-random weights, batch 32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16) if nothing underflows.
-"""
 
 _CHECKED: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MEDIUM: Final = 16
@@ -128,6 +120,25 @@ def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck
         how = f"batch {batch.size} differs by {apart:.2g} (relative) from the model run eagerly"
         return Failure(kind="wrong_output", message=how)
     return OutputCheck(result="right", difference=apart)
+
+
+_MOST_VALUES: Final = 4096
+
+
+def values_of_outputs(batch: Batch, dtype: str) -> tuple[float, ...]:
+    """Run a batch eagerly; return up to 4096 values of its outputs, in the order of their axes.
+
+    Returns none if a second run gives others, or if they are not finite.
+    """
+    run, found = batch.eager or batch, list[torch.Tensor]()
+    for _ in range(2):
+        if run.restore is not None:
+            run.restore()
+        found.append(torch.cat([torch.zeros(0), *(one.double().flatten().cpu() for one in _tensors(run()))]))
+    once, again = found
+    if once.shape != again.shape or not (once - again).norm() <= NOISE[dtype] * once.norm():
+        return ()
+    return tuple(once[:: max(1, math.ceil(len(once) / _MOST_VALUES))].tolist())
 
 
 class _Sample(NamedTuple):

@@ -1,5 +1,6 @@
 """A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -57,6 +58,8 @@ from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, tensor
 
 _NEXT_DRAW: Final = 1_000_003
 """Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
+_SMALL: Final = 2**20
+"""Maximum number of elements of a small input, whose copy fragments no memory."""
 _DRAWS: Final = 3
 _LONG_MAKING_S: Final = 1.0
 """Seconds; inputs that take longer to make are made only as often as necessary."""
@@ -393,15 +396,20 @@ class Workload:
         return self._numbers(drawn.shape(batch_size), drawn)
 
     def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
-        # Drawn in place in the final dtype and layout: a converted copy would fragment the allocator's memory.
+        # Drawn in place in the final dtype and layout: a converted copy would fragment the allocator's memory. Small
+        # ones are drawn in the order of their axes, so that outputs can be compared across layouts.
         dtype = drawn.dtype or self._dtype or torch.get_default_dtype()
         memory_format = self._placement.memory_format(len(shape))
-        empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
+        is_small = math.prod(shape) <= _SMALL
+        drawn_in = torch.contiguous_format if is_small else memory_format
+        empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=drawn_in)
         if drawn.ones:
-            return empty.fill_(1)
-        if not dtype.is_floating_point:
-            return empty.random_(0, drawn.below)
-        return empty.uniform_() if drawn.image else empty.normal_()
+            made = empty.fill_(1)
+        elif not dtype.is_floating_point:
+            made = empty.random_(0, drawn.below)
+        else:
+            made = empty.uniform_() if drawn.image else empty.normal_()
+        return made.contiguous(memory_format=memory_format) if is_small else made
 
 
 def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
