@@ -119,6 +119,19 @@ def test_two_processes_of_one_seed_build_the_same_numbers(source):
     assert all(map(torch.equal, first.state_dict().values(), second.state_dict().values()))
 
 
+@pytest.mark.parametrize("name", ["resnet18", "r3d_18", "timm:test_convnext"])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+def test_weights_of_both_layouts_have_equal_values(source, name, dtype):
+    built = []
+    for layout in ("nchw", "nhwc"):
+        seed_all(0)
+        built.append(build(source(name), read_spec("any", {"layout": layout}), dtype, HOST)[0])
+
+    first, weights = built[0], dict(built[1].named_parameters())
+    assert any(not weight.is_contiguous() for weight in weights.values())
+    assert all(torch.equal(weight, weights[name]) for name, weight in first.named_parameters())
+
+
 def test_tied_weights_stay_one_parameter(source):
     module, _ = build(source("hf:gpt2"), read_spec("any", {}), torch.bfloat16, HOST)
 

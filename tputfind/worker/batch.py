@@ -190,6 +190,11 @@ class Batch:
             return None
         return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None
 
+    def copy_values(self, inputs: object) -> None:
+        """Copy the values of tensors in ``inputs``, which have the same structure, into the inputs of this batch."""
+        for tensor, other in zip(tensors_of(self._inputs), tensors_of(inputs), strict=True):
+            tensor.copy_(other)
+
     def miscounts(self) -> Iterator[int]:
         """Yield the number of samples in each part of the inputs whose number is not the batch size."""
         return miscounts(self._inputs, self._split(), self.size)

@@ -277,9 +277,19 @@ class Deferral(TorchDispatchMode):
                 self._tensors[view.storage] = tensor
 
     def _repeat_elementwise(self, view: _View, operations: Sequence[_Operation]) -> None:
-        """Repeat elementwise operations on one view, piece by piece in their original dtype."""
-        whole = self._tensor(view.storage)
-        is_whole = view.numel == whole.numel()  # the order of the numbers does not matter then
+        """Repeat elementwise operations on one view, piece by piece in their original dtype.
+
+        Weights in channels last are drawn in the order of their axes, and thus have the values of other layouts.
+        """
+        whole = placed = self._tensor(view.storage)
+        is_whole = view.numel == whole.numel()
+        if is_whole and not placed.is_contiguous():
+            whole = placed.contiguous()
+        self._repeat_on(whole, view, operations, is_whole=is_whole)
+        if whole is not placed:
+            placed.copy_(whole)
+
+    def _repeat_on(self, whole: torch.Tensor, view: _View, operations: Sequence[_Operation], *, is_whole: bool) -> None:
         target = whole.as_strided((whole.numel(),), (1,)) if is_whole else self._view_on_device(view)
         if target.dtype == view.dtype or {each.function for each in operations} <= _CONSTANT:
             _run(operations, target)

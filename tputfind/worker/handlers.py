@@ -494,7 +494,7 @@ def _values(spec: Spec, workload: Workload | OwnStep) -> tuple[float, ...]:
     if spec.phase != "infer" or not isinstance(workload, Workload):
         return ()
     try:
-        return values_of_outputs(workload.batch(spec.smallest_batch), spec.dtype)
+        return values_of_outputs(workload.batch_to_compare(), spec.dtype)
     except Exception:  # the model may not accept it, or memory is used up
         return ()
 

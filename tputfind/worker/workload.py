@@ -1,13 +1,12 @@
 """A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from itertools import chain
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -58,8 +57,6 @@ from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, tensor
 
 _NEXT_DRAW: Final = 1_000_003
 """Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
-_SMALL: Final = 2**20
-"""Maximum number of elements of a small input, whose copy fragments no memory."""
 _DRAWS: Final = 3
 _LONG_MAKING_S: Final = 1.0
 """Seconds; inputs that take longer to make are made only as often as necessary."""
@@ -182,6 +179,13 @@ class Workload:
 
     def train(self) -> None:
         self._module.train()
+
+    def batch_to_compare(self) -> Batch:
+        """Return the smallest batch; its inputs have the same values in every layout."""
+        batch = self.batch(self._spec.smallest_batch)
+        if not callable(self._wanted):  # they were drawn in the order of memory
+            batch.copy_values(self._draw(batch.size, 0, self._placement._replace(layout="nchw")))
+        return batch
 
     def check_training(self, batch: Batch) -> OutputCheck | None:
         """Check the steps of training after the last one; see ``Training.check``."""
@@ -340,9 +344,12 @@ class Workload:
                 inputs = self._repeat_samples(batch_size, draw) or self._make_in_full(batch_size, draw)
                 self._doing("")
             else:
-                seed_torch(seed_of(self._spec, batch_size, draw))
-                inputs = _Made(tree_map(lambda value: self._draw_input(value, batch_size), self._wanted))
+                inputs = _Made(self._draw(batch_size, draw, self._placement))
         return inputs
+
+    def _draw(self, batch_size: int, draw: int, placement: Placement) -> Call:
+        seed_torch(seed_of(self._spec, batch_size, draw))
+        return cast("Call", tree_map(lambda value: self._draw_input(value, batch_size, placement), self._wanted))
 
     def _make_in_full(self, batch_size: int, draw: int) -> _Made:
         made = self._make_call(batch_size, draw)
@@ -386,30 +393,25 @@ class Workload:
         set_fp32_arithmetic(tf32=self._spec.dtype == "tf32")  # undoes what the user's callable has set
         return as_call(made, self._forward)
 
-    def _draw_input(self, drawn: object, batch_size: int) -> object:
+    def _draw_input(self, drawn: object, batch_size: int, placement: Placement) -> object:
         if isinstance(drawn, Each):
-            return [self._placement.place(drawn.make(self._device)) for _ in range(batch_size)]
+            return [placement.place(drawn.make(self._device)) for _ in range(batch_size)]
         if not isinstance(drawn, Drawn):
             return drawn
         if drawn.listed:
-            return [self._numbers(drawn.sample_shape, drawn) for _ in range(batch_size)]
-        return self._numbers(drawn.shape(batch_size), drawn)
+            return [self._numbers(drawn.sample_shape, drawn, placement) for _ in range(batch_size)]
+        return self._numbers(drawn.shape(batch_size), drawn, placement)
 
-    def _numbers(self, shape: tuple[int, ...], drawn: Drawn) -> torch.Tensor:
-        # Drawn in place in the final dtype and layout: a converted copy would fragment the allocator's memory. Small
-        # ones are drawn in the order of their axes, so that outputs can be compared across layouts.
+    def _numbers(self, shape: tuple[int, ...], drawn: Drawn, placement: Placement) -> torch.Tensor:
+        # Drawn in place in the final dtype and layout: a converted copy would fragment the allocator's memory.
         dtype = drawn.dtype or self._dtype or torch.get_default_dtype()
-        memory_format = self._placement.memory_format(len(shape))
-        is_small = math.prod(shape) <= _SMALL
-        drawn_in = torch.contiguous_format if is_small else memory_format
-        empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=drawn_in)
+        memory_format = placement.memory_format(len(shape))
+        empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
         if drawn.ones:
-            made = empty.fill_(1)
-        elif not dtype.is_floating_point:
-            made = empty.random_(0, drawn.below)
-        else:
-            made = empty.uniform_() if drawn.image else empty.normal_()
-        return made.contiguous(memory_format=memory_format) if is_small else made
+            return empty.fill_(1)
+        if not dtype.is_floating_point:
+            return empty.random_(0, drawn.below)
+        return empty.uniform_() if drawn.image else empty.normal_()
 
 
 def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
