@@ -13,6 +13,7 @@ from tputfind.record.spec import read_spec
 from tputfind.worker.conversion import arrange_module
 from tputfind.worker.models import find_model
 from tputfind.worker.models.source import Source
+from tputfind.worker.output_check import values_of_outputs
 from tputfind.worker.placing import build
 from tputfind.worker.settings import seed_all
 from tputfind.worker.workload import Workload
@@ -130,6 +131,16 @@ def test_weights_of_both_layouts_have_equal_values(source, name, dtype):
     first, weights = built[0], dict(built[1].named_parameters())
     assert any(not weight.is_contiguous() for weight in weights.values())
     assert all(torch.equal(weight, weights[name]) for name, weight in first.named_parameters())
+
+
+@pytest.mark.parametrize("name", ["resnet18", "r3d_18", "timm:test_convnext"])
+def test_outputs_of_the_batch_to_compare_are_equal_in_both_layouts(name):
+    specs = (read_spec(name, {"layout": layout, "device": "cpu"}) for layout in ("nchw", "nhwc"))
+    with torch.inference_mode():
+        first, second = (values_of_outputs(Workload(spec, HOST).batch_to_compare(), "fp32") for spec in specs)
+
+    assert len(first) > 1
+    assert first == pytest.approx(second, rel=1e-3, abs=1e-4)
 
 
 def test_tied_weights_stay_one_parameter(source):
