@@ -133,7 +133,7 @@ def fields_of(
         elif value is not None:
             field, read = readers[name]
             try:
-                fields[field] = read(in_words(value))
+                fields[field] = read(option_word(value))
             except (ValueError, TypeError) as error:
                 problems.append(f"--{name.replace('_', '-')}: {error}")
     return fields, problems
@@ -145,7 +145,7 @@ def _unknown_option(name: str, known: Iterable[str]) -> str:
     return f"there is no option {echo(name)}" + (f": did you mean {names}?" if near else "")
 
 
-def in_words(value: object) -> object:
+def option_word(value: object) -> object:
     """Return a dtype, device, memory format or optimizer of torch as an option takes it, such as fp16 or cuda:1."""
     if isinstance(value, type) and value.__module__.startswith("torch.optim."):
         return value.__name__.lower()
@@ -158,7 +158,7 @@ def in_words(value: object) -> object:
 
 def device_text(value: object) -> object:
     """Return devices as an option takes them: ``["cuda:0", torch.device("cuda", 1)]`` is cuda:0,cuda:1."""
-    return ",".join(f"{in_words(one)}" for one in value) if isinstance(value, (list, tuple)) else in_words(value)
+    return ",".join(f"{option_word(one)}" for one in value) if isinstance(value, (list, tuple)) else option_word(value)
 
 
 def text(value: object) -> str:

@@ -7,7 +7,7 @@ from torch import nn
 
 import tputfind
 from tputfind.report import snippet
-from tputfind.worker.quantization import quantize, stored
+from tputfind.worker.quantization import plain_tensors, quantize
 
 QUICK = ("--device", "cpu", "--batch-sizes", 4, "--max-seconds", 0.2, "--processes", 1)
 PLAIN = MODELS / "other_fields.py"
@@ -76,4 +76,7 @@ def test_quantised_model_computes_nearly_the_same():
 
     assert not torch.equal(before, after)
     assert float((after - before).norm() / before.norm()) < 0.05
-    assert {part.dtype for weight in model.parameters() for part in stored(weight)} >= {torch.int8, torch.bfloat16}
+    assert {part.dtype for weight in model.parameters() for part in plain_tensors(weight)} >= {
+        torch.int8,
+        torch.bfloat16,
+    }

@@ -95,7 +95,7 @@ def read_request(given: Given) -> Request:
             raise BadRequest("--resume goes on with one record, on its own device: leave --device out")
         options["device"] = None
     if given["resume"] is not None and asked is None:
-        job, outputs = _read_resumed(given, options, places)
+        job, outputs = _read_record_to_resume(given, options, places)
     else:
         job, outputs = _read_new(given, options, places, asked)
     return Request(job, outputs, given["quiet"], given["trust_model_file"], devices, asked)
@@ -116,7 +116,7 @@ def _read_new(
     return Job(specs, places.folder, command_line()), outputs
 
 
-def _read_resumed(given: Given, options: Mapping[str, object], places: Places) -> tuple[Job, Outputs]:
+def _read_record_to_resume(given: Given, options: Mapping[str, object], places: Places) -> tuple[Job, Outputs]:
     models = given["models"]
     if len(models) > 1:
         raise BadRequest("--resume goes on with one record, and several models were named")

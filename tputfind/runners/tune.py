@@ -37,7 +37,7 @@ from tputfind.session.progress import Progress
 from tputfind.session.resume import recorded_winner, resumed_contenders
 from tputfind.session.run import Measured
 from tputfind.session.trials import TrialRunner, diagnosis_of
-from tputfind.session.turns import Duel, Variant, cost_unknown
+from tputfind.session.turns import Duel, Variant, unknown_cost
 
 BUDGET_S: Final = 600.0
 OF_RACE: Final = 0.7
@@ -219,7 +219,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     can, name = inspection.environment.can, inspection.environment.device_name
     cost = COSTS[asked.goal]
     if cost.needs and not getattr(can, cost.needs):
-        raise cost_unknown(cost, name)
+        raise unknown_cost(cost, name)
     levels = dict(asked.levels)
     if can.is_cpu:
         levels["device"] = _core_sets(plain.device)
@@ -249,12 +249,12 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     def as_variant(spec: Spec, number: int) -> Variant:
         return Variant(spec, batch_of(spec, batch_size), servers[number], can, cost)
 
-    def as_inspected(variant: Variant) -> Variant:
+    def inspect_variant(variant: Variant) -> Variant:
         return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
 
     def as_duel(leader: Spec, challenger: Spec) -> Duel:
         variants = as_variant(leader, 0), as_variant(challenger, 1)
-        return Duel(*variants, inspect=as_inspected, first_error=_FIRST_ERROR, one_model=True)
+        return Duel(*variants, inspect=inspect_variant, first_error=_FIRST_ERROR, one_model=True)
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)

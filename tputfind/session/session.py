@@ -326,7 +326,7 @@ class Session:
         """Time the batch sizes of the answers once more, in one process on the first of several devices alone."""
         if self._spec.device_count == 1:
             return
-        left = sorted({row.batch_size for _, row in answers(self.record)} - self._singly_timed())
+        left = sorted({row.batch_size for _, row in answers(self.record)} - self._sizes_of_single_rows())
         while left:
             self._progress.doing(f"timing batch {left[0]} on one device by itself", None)
             planned, alone = stopping.process_plan(self._spec, 0), self.runner.single_device_runner()
@@ -336,9 +336,9 @@ class Session:
                         break  # other rows left memory behind: it is timed again, in a fresh process
                     self._progress.did(f"batch {row.batch_size} on one device: {progress.result(row, 0)}")
                     self.update(single_rows=(*self.record.single_rows, row))
-            left = [size for size in left if size not in self._singly_timed()]
+            left = [size for size in left if size not in self._sizes_of_single_rows()]
 
-    def _singly_timed(self) -> set[int]:
+    def _sizes_of_single_rows(self) -> set[int]:
         return {row.batch_size for row in self.record.single_rows}
 
     def time_beside_others(self, batch_size: int, barrier: Barrier, taken: Sequence[Trial]) -> None:

@@ -56,7 +56,7 @@ class Variant(NamedTuple):
     watch: Watch | None = None
 
 
-def cost_unknown(cost: Cost, device_name: str) -> NoSuchDevice:
+def unknown_cost(cost: Cost, device_name: str) -> NoSuchDevice:
     """Return the error that a device does not report a cost."""
     return NoSuchDevice(
         f"--for {cost.goal}: {device_name} does not report the {cost.goal} of its work",
@@ -292,7 +292,7 @@ class _Process:
         peak_bytes = needed_bytes(self._variant.can, ready.peak_allocated_bytes, ready.peak_reserved_bytes)
         of_step = {"s": step_s, "GiB": instances * (peak_bytes or 0) / GIB, "J": (power_w or 0.0) * step_s}
         if not (spent := of_step[cost.unit]):
-            raise cost_unknown(cost, "the device")
+            raise unknown_cost(cost, "the device")
         return ready.samples / spent
 
     def median_speed(self) -> Speed:

@@ -144,7 +144,7 @@ class Bench(NamedTuple):
 
     def latencies_ms(self, sent_ms: Floats, estimate: Estimate, seeds: Sequence[int]) -> Floats:
         """Return the latency of each request, sent at these times, on average over simulations with these seeds."""
-        kinds = [Kind(1, self.cap, self.service.with_overheads(estimate.overheads))]
+        kinds = [Kind(1, self.cap, self.service.replace_overheads(estimate.overheads))]
         server = self.server._replace(per_answer_ms=estimate.per_answer)
         first = [float(sent_ms[0])]
         runs = [

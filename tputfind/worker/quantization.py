@@ -30,13 +30,13 @@ def quantize(module: nn.Module, dtype: str, model: str) -> None:
     """
     torchao = library()
     torchao.quantize_(module, getattr(torchao, QUANTIZED[dtype])())
-    if not any(stored(parameter) != [parameter] for parameter in module.parameters()):
+    if not any(plain_tensors(parameter) != [parameter] for parameter in module.parameters()):
         raise BadRequest(f"--dtype {dtype} quantises linear layers, and {model} has none", "measure it in fp16 or bf16")
 
 
-def stored(tensor: torch.Tensor) -> list[torch.Tensor]:
+def plain_tensors(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Return the plain tensors that a tensor holds: itself, or those of a subclass, such as quantised weights."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     parts = (getattr(tensor, name) for name in tensor.__tensor_flatten__()[0])  # tensors, and what describes them
-    return [one for part in parts if isinstance(part, torch.Tensor) for one in stored(part)]
+    return [one for part in parts if isinstance(part, torch.Tensor) for one in plain_tensors(part)]

@@ -44,7 +44,7 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import mode_class
 from tputfind.worker.placing import Placement, build, check_host_memory
-from tputfind.worker.quantization import quantize, stored
+from tputfind.worker.quantization import plain_tensors, quantize
 from tputfind.worker.settings import (
     changed_settings,
     read_settings,
@@ -433,7 +433,7 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
 def bytes_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Return the bytes of tensors by the name of their dtype."""
     counts = Counter[str]()
-    for tensor in chain.from_iterable(map(stored, tensors)):
+    for tensor in chain.from_iterable(map(plain_tensors, tensors)):
         counts[_dtype_name(tensor)] += tensor.numel() * tensor.element_size()
     return dict(counts)
 

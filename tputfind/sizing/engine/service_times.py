@@ -71,7 +71,7 @@ class ServiceTimes:
         self.items_per_sample = len(whole) / sum(whole) if whole else 1.0
         self.least_cap = max(whole) if whole else 1
 
-    def with_overheads(self, overheads: Overheads) -> ServiceTimes:
+    def replace_overheads(self, overheads: Overheads) -> ServiceTimes:
         """Return the same times with other overheads."""
         other: ServiceTimes = copy(self)
         other.overheads, other._per_ms, other._mean_ms = overheads, {}, {}

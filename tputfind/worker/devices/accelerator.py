@@ -239,7 +239,7 @@ class Accelerator(Device):
         if limit_bytes is not None and not self.capabilities.memory_limit:
             raise BadRequest(f"--memory-limit: {self.torch_device} cannot be held to less memory than it has")
         if self._memory.can_read_before_open:
-            self._outside_before_bytes = self._memory.used() or 0
+            self._outside_before_bytes = self._memory.bytes_in_use() or 0
         torch.accelerator.set_device_index(self._index)
         self.synchronize()
         if limit_bytes is not None:
@@ -328,7 +328,7 @@ class Accelerator(Device):
 
     def _outside_bytes(self) -> int:
         """Return the process's device memory outside the allocator: context, kernels, library handles."""
-        used, reserved = self._memory.used(), self._memory.count("memory_reserved")
+        used, reserved = self._memory.bytes_in_use(), self._memory.count("memory_reserved")
         if used is None or reserved is None:
             raise RuntimeError("the device no longer reports its memory, so --memory-limit cannot be kept")
         return max(0, used - (self._outside_before_bytes or 0) - reserved)
@@ -360,7 +360,7 @@ class DeviceMemory:
         told: tuple[int, int] | None = self._ask_module("get_memory_info", self._index)
         return told or self._ask_module("mem_get_info", self._index)
 
-    def used(self) -> int | None:
+    def bytes_in_use(self) -> int | None:
         """Return the bytes in use by all processes; some modules read them without opening the device."""
         if hasattr(self._module, "device_memory_used"):
             with suppress(Exception):  # ImportError, or whatever the vendor's library raises where it is missing
