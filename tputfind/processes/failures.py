@@ -320,7 +320,9 @@ def _kind_of_ambiguous_text(text: str, circumstances: Circumstances) -> FailureK
         if a_smaller_passes or circumstances.smaller_untried:
             return "kernel_limit"
         return "unsupported" if says(r"_STATUS_NOT_SUPPORTED") else "error"
-    if circumstances.under_a_ceiling and says(r"could not create a (primitive|memory)|unable to (mmap|allocate)"):
+    if circumstances.under_a_ceiling and says(
+        r"could not (create|execute) a (primitive|memory)|unable to (mmap|allocate)"
+    ):
         return "out_of_memory" if a_smaller_passes or short else "unsupported"
     if circumstances.under_a_ceiling and says(r"can't start new thread|thread creation failed"):  # stacks need memory
         return "out_of_memory" if a_smaller_passes or short else None

@@ -54,6 +54,8 @@ NOT_SUPPORTED = (
 NOT_INITIALIZED = "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"
 EXECUTION_FAILED = "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"
 NO_PRIMITIVE = "could not create a primitive"
+NO_SCRATCHPAD = "could not execute a primitive"
+"""oneDNN allocates its scratchpad when a primitive runs."""
 CPU_OOM = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "{} bytes. Error code 12 (Cannot allocate memory)"
@@ -147,6 +149,7 @@ TABLE = [
     ("out_of_memory", RuntimeError(EXECUTION_FAILED), SHORT),
     ("out_of_memory", RuntimeError(NOT_INITIALIZED), SHORT),
     ("out_of_memory", RuntimeError(NO_PRIMITIVE), UNDER_A_CEILING),
+    ("out_of_memory", RuntimeError(NO_SCRATCHPAD), UNDER_A_CEILING),
     ("out_of_memory", RuntimeError(NO_PRIMITIVE), FIRST_AND_SHORT),
     ("unsupported", RuntimeError(NO_PRIMITIVE), FIRST_UNDER_A_CEILING),
     ("error", RuntimeError(NO_PRIMITIVE), LARGER),
