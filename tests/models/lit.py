@@ -131,6 +131,13 @@ class Begins(Classifier):
             mean.lerp_(weight.data, 0.01)
 
 
+class Skips(Classifier):
+    """Skips every second batch."""
+
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx) if batch_idx % 2 else None
+
+
 class Encoder(lightning.LightningModule):
     """Is trained to return its input; its example gives the input's shape."""
 
@@ -170,6 +177,10 @@ def classifier():
 
 def begins():
     return Begins(), pair_of
+
+
+def skips():
+    return Skips(), pair_of
 
 
 def alone():

@@ -106,6 +106,15 @@ def test_both_optimizers_of_a_manual_module_have_state_before_anything_is_measur
     assert trained.check_training(batch) is None
 
 
+def test_check_of_a_module_that_skips_batches_finds_no_loss_or_a_finite_one():
+    trained = workload("skips")
+    with torch.enable_grad():
+        batch = trained.batch(2)
+        checks = [trained.check_training(batch) for _ in range(4)]
+
+    assert {check and check.result for check in checks} == {None, "loss"}
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest
-from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.worker import ranks
 from tputfind.worker.models.lightning import TrainingStep, gradients_of
@@ -191,10 +190,6 @@ class LightningTraining(Training):
             step()
         idle = type(next(iter(self._idle.values()))).__name__
         raise BadRequest(f"{self._spec.model}: {idle} did not step in {MOST_UNTIL_STEPPED} steps")
-
-    def check(self, step: Callable[[], object]) -> OutputCheck | None:
-        """Run further steps and check the loss as ``Training.check`` does; None if the module returns no loss."""
-        return super().check(step) if isinstance(step(), torch.Tensor) else None
 
 
 class _Optimizer:

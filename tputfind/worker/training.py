@@ -120,9 +120,14 @@ class Training:
         raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
 
     def check(self, step: Callable[[], object]) -> OutputCheck | None:
-        """Run one more step; check that its loss is finite and that the scaler skipped no step since ``settle``."""
+        """Run one more step; check that its loss is finite and that the scaler skipped no step since ``settle``.
+
+        Return None if the step has no loss: a LightningModule may skip a batch, or optimize manually.
+        """
         loss = step()
-        if not isinstance(loss, torch.Tensor) or not bool(torch.isfinite(loss)):
+        if not isinstance(loss, torch.Tensor):
+            return None
+        if not bool(torch.isfinite(loss)):
             return OutputCheck(result="not_finite")
         if self._scaler is not None and self._scaler.get_scale() < self._scale:
             return OutputCheck(result="unchecked", remark=_SKIPPED)
