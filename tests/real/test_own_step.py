@@ -2,6 +2,7 @@
 
 import sys
 from time import perf_counter
+from typing import NamedTuple
 
 import cloudpickle
 import pytest
@@ -82,6 +83,34 @@ def test_optimizer_skipped_by_scaler_has_stepped_after_first_step():
     assert not step._step.optimizers[0].state
     step.batch(1)()
     assert step._step.optimizers[0].state
+
+
+class Output(NamedTuple):
+    scores: torch.Tensor
+    loss_of_critic: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("wrap", "counts"),
+    [
+        (lambda loss: loss, True),
+        (lambda loss: loss.item(), True),
+        (lambda loss: {"scores": torch.full((2,), torch.nan), "train/Loss": loss, "norm": torch.inf}, True),
+        (lambda loss: (loss, torch.inf), True),
+        (lambda loss: Output(torch.full((2,), torch.nan), loss), True),
+        (lambda loss: iter([{"loss": loss.item()}]), True),
+        (lambda _: {"norm": torch.nan}, False),
+        (lambda _: 3, False),
+        (lambda _: None, False),
+    ],
+)
+def test_loss_in_any_output_of_a_step_is_checked(wrap, counts):
+    for scale, result in ((1.0, "loss"), (torch.nan, "not_finite")):
+        made = tputfind.Step(lambda batch, scale=scale: wrap((batch * scale).mean()), lambda size: torch.randn(size, 8))
+        step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:pair", {})), CPU, made=made)
+
+        check = step.check_training(step.batch(4))
+        assert (check and check.result) == (result if counts else None)
 
 
 def test_unnamed_optimizers_are_found_and_step_before_measuring():

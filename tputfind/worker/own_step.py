@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
+from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -33,7 +35,7 @@ from tputfind.worker.inputs import (
 from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
-from tputfind.worker.structures import drain_value
+from tputfind.worker.structures import drain_value, parts_of
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
 from tputfind.worker.workload import Workload, bytes_by_dtype, seed_of
 
@@ -130,11 +132,11 @@ class OwnStep:
         return batch
 
     def check_training(self, batch: Batch) -> OutputCheck | None:
-        """Run one more step; return whether its loss is finite, or None if it returns no loss."""
-        loss = batch()
-        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.is_floating_point():
+        """Run one more step; return whether its losses are finite, or None if it returns no loss."""
+        losses = list(_losses(batch()))
+        if not losses:
             return None
-        return OutputCheck(result="loss" if bool(torch.isfinite(loss)) else "not_finite")
+        return OutputCheck(result="loss" if all(map(math.isfinite, losses)) else "not_finite")
 
     def check_samples(self, batch: Batch) -> None:
         """Verify the batch size of a batch, as ``Workload.check_samples`` does.
@@ -315,6 +317,25 @@ def check_import_memory(spec: Spec, total_bytes: int) -> None:
             f"{home} makes {format_bytes(total_bytes)} of tensors as it is imported, which would not count",
             f"make them in {name}",
         )
+
+
+def _losses(output: Any) -> Iterator[float]:
+    """Yield the losses in the output of a step: a number, that in first place, or those whose names contain ``loss``.
+
+    Other numbers, such as the norm of gradients, may be infinite in a sound training.
+    """
+    if isinstance(output, torch.Tensor) and output.numel() == 1 and output.is_floating_point():
+        yield output.item()
+    elif isinstance(output, Real) and not isinstance(output, Integral):
+        yield float(output)
+    elif hasattr(output, "_asdict"):
+        yield from _losses(output._asdict())
+    elif isinstance(output, (list, tuple)):
+        yield from _losses(output[0] if output else None)
+    else:
+        for name, part in (parts_of(output) or {}).items():
+            if "loss" in f"{name}".lower():
+                yield from _losses(part)
 
 
 def _optimizers_here() -> list[torch.optim.Optimizer]:
