@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import sys
 import time
 
 import torch
@@ -138,6 +139,22 @@ def never_steps():
     layer = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(layer.parameters())
     return tputfind.Step(lambda batch: layer(batch).sum(), lambda size: torch.randn(size, 8), optimizers=optimizer)
+
+
+def data_end(batch_size):
+    batches = iter(torch.randn(4, batch_size, 8))
+    return lambda: next(batches) * 2
+
+
+def training_exits():
+    steps = []
+
+    def train(batch):
+        steps.append(batch.sum().item())
+        if len(steps) == 4:
+            sys.exit(0)
+
+    return tputfind.Step(train, lambda size: torch.randn(size, 8))
 
 
 def fails(batch_size):

@@ -201,6 +201,8 @@ REFUSED = [
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
     ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
+    ("steps.py:data_end", (), 5, "its training ended at step 5, by StopIteration"),
+    ("steps.py:training_exits", (), 5, "its training ended at step 4, by SystemExit"),
     ("steps.py:HELD", (), 2, "is a step that was made as"),
     ("steps.py:fails", (), 5, "mat1 and mat2 shapes cannot be multiplied"),
     ("imports_a_model.py:step", (), 2, "makes 16 MiB of tensors as it is imported, which would not count"),

@@ -41,6 +41,7 @@ from tputfind.worker.workload import Workload, bytes_by_dtype, seed_of
 
 _SMALL_BYTES: Final = 2**20
 """Maximum bytes of tensors that an import may create; they do not change the largest batch."""
+_ENDLESS: Final = "a measurement takes as many steps as it needs: begin the data anew, and leave out the end"
 _ONCE: Final = "make_batch must make as many samples as it is called with, for every batch size"
 
 
@@ -96,6 +97,7 @@ class OwnStep:
         self.settings = tuple(msgspec.structs.replace(setting, kept=True) for setting in noted)
         self._optimizers = list(self._step.optimizers) or _optimizers_here()
         self._idle = idle_of(self._optimizers)
+        self._number = 0
 
     @property
     def parameters(self) -> int:
@@ -218,9 +220,25 @@ class OwnStep:
         yield from held.values()
 
     def _run(self, batch: object) -> object:
-        run = self._run_once or self._step.run
+        run = self._run_once or self._take
         self._run_once = None
         return run(batch)
+
+    def _take(self, batch: object) -> object:
+        """Run one step.
+
+        Raises:
+            ModelFailed: the step ends its training, though no other error caused it to.
+            Exception: whatever else the user's code raises.
+        """
+        self._number += 1
+        try:
+            return self._step.run(batch)
+        except (StopIteration, SystemExit) as error:
+            if error.__context__ is not None:
+                raise
+            ended = f"its training ended at step {self._number}, by {type(error).__name__}"
+        raise ModelFailed(f"{self._spec.model}: {ended}", _ENDLESS)
 
     def _first(self, batch: object) -> object:
         """Run the first step of a batch size, and further ones until each optimizer has stepped.
@@ -228,7 +246,7 @@ class OwnStep:
         Raises:
             BadRequest: the step returns a coroutine or runs on another device, or an optimizer never steps.
         """
-        output = self._step.run(batch)
+        output = self._take(batch)
         if inspect.iscoroutine(output):
             output.close()
             raise BadRequest(
@@ -240,7 +258,7 @@ class OwnStep:
             if not self._idle:
                 return output
             output = drain_value(output)
-            output = self._step.run(batch)
+            output = self._take(batch)
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
         self._idle.clear()
         if not idle or not self._step.optimizers:  # an optimizer that the step does not name may have another purpose
