@@ -54,11 +54,18 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"
     else:
         yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
+    seen = {sight for row in record.rows for sight in row.seen}
+    if "own_optimizers" in seen:
+        yield from _trainer(spec, device)
+        return
     modes = "torch.enable_grad()" if spec.phase == "train" else _GRAD_MODES[spec.grad_mode]
     if spec.dtype in AUTOCAST:
         modes += f", torch.autocast({device}, torch.{AUTOCAST[spec.dtype]})"
     several = "+" in record.input_shape and spec.source != "hf"  # they are named for hf
-    yield from _step(spec, modes, "model(*x)" if several else "model(x)")
+    own, share = "y.loss" if spec.source == "hf" else "...", f" / {spec.accumulate}" if spec.accumulate > 1 else ""
+    stand_in = f"torch.nn.functional.cross_entropy(y.float(), labels){share}"
+    loss = stand_in if "loss_stand_in" in seen else f"{own}{share}  # the loss that the model returns"
+    yield from _step(spec, modes, "model(*x)" if several else "model(x)", loss)
 
 
 def _model(spec: Spec) -> Iterator[str]:
@@ -94,7 +101,24 @@ def _optimizer(name: str) -> str:
     return f"torch.optim.{_SPELLED.get(name, name.capitalize())}(model.parameters(), lr=1e-4{settings})"
 
 
-def _step(spec: Spec, modes: str, call: str) -> Iterator[str]:
+_PRECISIONS: Final = {"amp-bf16": "bf16-mixed", "amp-fp16": "16-mixed"}
+"""Values of ``precision`` of Lightning's Trainer; the other dtypes are those of the weights."""
+
+
+def _trainer(spec: Spec, device: str) -> Iterator[str]:
+    """Yield the lines that train a LightningModule by its own optimizers."""
+    arguments = {
+        "accelerator": device,
+        "precision": json.dumps(_PRECISIONS[spec.dtype]) if spec.dtype in _PRECISIONS else None,
+        "accumulate_grad_batches": spec.accumulate if spec.accumulate > 1 else None,
+        "gradient_clip_val": spec.clip,
+    }
+    given = ", ".join(f"{name}={value}" for name, value in arguments.items() if value is not None)
+    yield "import lightning"
+    yield f"lightning.Trainer({given}, devices=1).fit(model, [x])"
+
+
+def _step(spec: Spec, modes: str, call: str, loss: str) -> Iterator[str]:
     if spec.mode == "cudagraph":
         yield "side = torch.cuda.Stream()"
         yield "side.wait_stream(torch.cuda.current_stream())"
@@ -119,8 +143,7 @@ def _step(spec: Spec, modes: str, call: str) -> Iterator[str]:
     yield f"{indent}with {modes}:"
     yield f"{indent}    y = {call}"
     if spec.phase == "train":
-        share = "" if times == 1 else f" / {times}"
-        yield f"{indent}loss = torch.nn.functional.cross_entropy(y.float(), labels){share}"
+        yield f"{indent}loss = {loss}"
         yield f"{indent}scaler.scale(loss).backward()" if scaled else f"{indent}loss.backward()"
         if spec.clip is not None:
             yield from ("scaler.unscale_(optimizer)",) if scaled else ()

@@ -7,9 +7,9 @@ from support.records import example
 from tputfind.report import snippet
 
 
-def lines_of(parameters=None, **fields):
+def lines_of(parameters=None, seen=(), **fields):
     record = example()
-    rows = tuple(replace(row, parameter_bytes=parameters or {}) for row in record.rows)
+    rows = tuple(replace(row, parameter_bytes=parameters or {}, seen=seen) for row in record.rows)
     record = replace(record, spec=replace(record.spec, **fields), rows=rows)
     return "\n".join(snippet.lines(record, 4))
 
@@ -46,10 +46,26 @@ def test_snippet_keeps_complex_weights_and_explains_conversion():
 
 
 def test_a_snippet_accumulates_as_it_was_measured():
-    text = lines_of(phase="train", dtype="bf16", accumulate=4)
+    text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16", accumulate=4)
 
     assert "for x, labels in batches:  # 4 of them\n    with torch" in text
     assert "labels) / 4\n    loss.backward()\noptimizer.step()" in text
+
+
+@pytest.mark.parametrize(("model", "loss"), [("net.py:make", "..."), ("hf:bert-base-uncased", "y.loss")])
+def test_snippet_of_a_model_with_a_loss_takes_that_loss(model, loss):
+    text = lines_of(model=model, phase="train", dtype="bf16")
+
+    assert f"loss = {loss}  # the loss that the model returns\nloss.backward()" in text
+    assert "cross_entropy" not in text
+
+
+def test_snippet_of_a_lightning_module_trains_by_its_own_optimizers():
+    text = lines_of(seen=("own_optimizers",), phase="train", dtype="amp-bf16", accumulate=4, clip=0.5)
+
+    asked = 'accelerator="cuda", precision="bf16-mixed", accumulate_grad_batches=4, gradient_clip_val=0.5, devices=1'
+    assert text.endswith(f"import lightning\nlightning.Trainer({asked}).fit(model, [x])")
+    assert "torch.optim" not in text
 
 
 def test_snippet_gives_each_of_several_inputs_to_the_model():
