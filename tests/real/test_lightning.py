@@ -177,6 +177,15 @@ def test_find_trains_a_live_module(kept, lit):
     assert trained.input_shape == "32+1"
 
 
+def test_forecast_of_a_module_names_its_own_optimizers(tmp_path, ask):
+    asked = ("--phase", "train", "--memory", "1GiB", "--on-fake", "--save", "cards.csv")
+    ran = ask(tmp_path, "forecast", f"{FILE}:classifier", *asked)
+
+    assert ran.status == 0, ran.err
+    assert "train own optimizers fp32 nchw: forecast, not measured" in " ".join(ran.out.split())
+    assert "own optimizers" in (tmp_path / "cards.csv").read_text()
+
+
 def test_module_infers_by_its_example(tmp_path, ask):
     ran = ask(tmp_path, f"{FILE}:takes_apart", "--device", "cpu", "--batch-sizes", 4, *QUICK)
 

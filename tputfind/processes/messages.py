@@ -124,13 +124,15 @@ class FakeTrace(msgspec.Struct, frozen=True):
     """A trace from fake tensors, with the numbers of some of its allocations by purpose.
 
     ``gradients`` and ``optimizer`` name gradients and optimizer state; ``libraries`` names workspaces of libraries.
-    Fixed allocations are weights; all others are activations, inputs included.
+    Fixed allocations are weights; all others are activations, inputs included. ``own_optimizers`` is as in a row's
+    ``seen``.
     """
 
     trace: Trace
     gradients: tuple[int, ...] = ()
     optimizer: tuple[int, ...] = ()
     libraries: tuple[int, ...] = ()
+    own_optimizers: bool = False
 
 
 class Diagnose(msgspec.Struct, frozen=True, tag=True):
@@ -199,7 +201,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     ``input_shape`` is the shape of one sample (``3x224x224``). ``source_sha256`` is the hash of the user's own file:
     the factory's, or that of the weights. ``caveats`` are notices that apply to every result of the run. ``settings``
     are those that the user's file changed in torch. ``granularity`` is that of the inputs' batches, if they have one
-    and the user gave none. ``own_step`` says whether the model is a step of the user's own.
+    and the user gave none. ``own_step`` says whether the model is a step of the user's own, ``own_optimizers`` whether
+    it is trained by optimizers of its own.
     """
 
     environment: Environment
@@ -210,6 +213,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     settings: tuple[Setting, ...] = ()
     granularity: int | None = None
     own_step: bool = False
+    own_optimizers: bool = False
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):

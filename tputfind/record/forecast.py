@@ -53,7 +53,8 @@ class VariantForecast(msgspec.Struct, frozen=True, kw_only=True):
 class Forecasts(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="forecast"):
     """Forecasts for one model, the device they come from (None: fake tensors), and the batch sizes tried there.
 
-    ``method`` is that of the trials. ``started`` is ISO 8601, UTC.
+    ``method`` is that of the trials. ``started`` is ISO 8601, UTC. ``own_optimizers`` says whether the model is trained
+    by optimizers of its own, which ``spec`` does not name.
     """
 
     KIND = "forecast"
@@ -63,6 +64,7 @@ class Forecasts(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="ki
     command: str
     started: str
     spec: Spec
+    own_optimizers: bool = False
     device_name: str | None
     tried: tuple[Count, ...]
     cards: tuple[CardForecast, ...]

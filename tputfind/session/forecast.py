@@ -154,8 +154,10 @@ def forecast_with(
         )
     preload_packages(spec, children)
     progress.doing("running it on fake tensors", None)
-    cards = cards_on_fake(spec, memories, children)
-    return replace(found, cards=cards, variants=tuple(_variants(spec, memories, children, progress)))
+    traced = _trace(spec, children)
+    cards = _cards_on_fake(spec, traced, memories)
+    variants = tuple(_variants(spec, memories, children, progress))
+    return replace(found, own_optimizers=traced.own_optimizers, cards=cards, variants=variants)
 
 
 def _forecast_from_trials(
@@ -173,7 +175,14 @@ def _forecast_from_trials(
     session.until_it_runs(lambda: _take_first_trial(session))
     cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
-    return replace(found, started=record.started, device_name=environment.device_name, tried=tried, cards=cards)
+    return replace(
+        found,
+        started=record.started,
+        own_optimizers=inspection.own_optimizers,
+        device_name=environment.device_name,
+        tried=tried,
+        cards=cards,
+    )
 
 
 def cards_on_fake(spec: Spec, memories: Sequence[int], children: Children) -> tuple[CardForecast, ...]:
@@ -182,7 +191,10 @@ def cards_on_fake(spec: Spec, memories: Sequence[int], children: Children) -> tu
     Raises:
         TputfindError: the model does not run on fake tensors.
     """
-    traced = _trace(spec, children)
+    return _cards_on_fake(spec, _trace(spec, children), memories)
+
+
+def _cards_on_fake(spec: Spec, traced: FakeTrace, memories: Sequence[int]) -> tuple[CardForecast, ...]:
     return tuple(_card_on_fake(spec, traced, memory_bytes) for memory_bytes in memories)
 
 

@@ -86,6 +86,7 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
         gradients=tuple(sorted(recorder.gradients)),
         optimizer=tuple(sorted(recorder.optimizer)),
         libraries=tuple(recorder.libraries),
+        own_optimizers=workload.has_own_optimizers,
     )
 
 

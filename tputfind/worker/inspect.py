@@ -142,7 +142,7 @@ def _findings(
         raise NoSuchDevice(f"{spec.model}: {unfit}")
     parameters, inputs = source.parameters, source.inputs
     settings: tuple[Setting, ...] = ()
-    caveats, granularity = source.caveats, None
+    caveats, granularity, own_optimizers = source.caveats, None, False
     if parameters is None or inputs is None or spec.weights is not None or spec.phase != "infer":
         workload = _unfilled_workload(spec, device, make_step)
         parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
@@ -154,7 +154,7 @@ def _findings(
         workload.try_out()
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())
-        settings = workload.settings
+        settings, own_optimizers = workload.settings, workload.has_own_optimizers
     else:
         shape = shape_text([drawn.sample_shape for drawn in drawn_of(inputs)])
     if spec.gpus is not None and spec.parallel is None and spec.phase != "step":
@@ -171,6 +171,7 @@ def _findings(
         settings=settings,
         granularity=granularity,
         own_step=spec.phase == "step",
+        own_optimizers=own_optimizers,
     )
 
 

@@ -31,7 +31,7 @@ _WORDS: Final = {0: "none fits", LARGEST_BATCH: "no end in sight"}
 def document(found: Forecasts) -> Document:
     """Return the largest batch for each memory size, the split of the memory, and the basis of the forecast."""
     spec = found.spec
-    training = ("train", spec.optimizer or "sgd") if spec.phase == "train" else ()
+    training = ("train", _optimizer(found)) if spec.phase == "train" else ()
     words = (spec.model, *training, spec.dtype, spec.layout)
     checkpoint = "; activations computed twice" if spec.grad_checkpoint else ""
     times = f"; {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
@@ -48,6 +48,10 @@ def document(found: Forecasts) -> Document:
         data=partial(_data, found),
         source=found,
     )
+
+
+def _optimizer(found: Forecasts) -> str:
+    return "own optimizers" if found.own_optimizers else found.spec.optimizer or "sgd"
 
 
 def _row(card: CardForecast) -> tuple[Cell, Cell, Cell]:
@@ -113,7 +117,7 @@ def _line(found: Forecasts, card: CardForecast) -> dict[str, object]:
         "forecast_from": _source(found),
         "batches_tried": " ".join(map(str, found.tried)),
         "phase": found.spec.phase,
-        "optimizer": (found.spec.optimizer or "sgd") if found.spec.phase == "train" else None,
+        "optimizer": _optimizer(found) if found.spec.phase == "train" else None,
         "grad_checkpoint": found.spec.grad_checkpoint,
         **split,
     }
