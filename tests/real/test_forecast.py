@@ -28,6 +28,13 @@ def test_forecasts_on_fake_tensors_are_marked_as_such_and_written(tmp_path, ask)
     assert all(float(line["error_percent"]) >= 10 for line in lines)
 
 
+def test_forecast_that_looks_at_the_device_says_so_first(tmp_path, ask):
+    ran = ask(tmp_path, "forecast", "resnet18", "--image-size", "32", "--memory", "1GiB")
+
+    assert ran.status == 0, ran.err
+    assert ran.err.splitlines()[0].endswith("looking at the model and the device")
+
+
 def test_forecast_of_a_computable_model_matches_arithmetic(tmp_path, ask):
     """A sample is 4 MiB and its output 4 bytes; context and libraries count for 692 MiB."""
     factory = f"{MODELS}/plain.py:four_mebibytes"

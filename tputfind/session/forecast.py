@@ -133,6 +133,8 @@ def forecast_with(
             "leave parallel and gpus out; tputfind run measures on several devices",
         )
     spec = replace(spec, given_defaults=())
+    if not on_fake:
+        progress.doing("looking at the model and the device", None)
     inspection = None if on_fake else inspect(spec, children)
     can_trace = inspection is not None and inspection.environment.can.allocator_trace
     found = Forecasts(
@@ -152,8 +154,8 @@ def forecast_with(
             f"--dtype {spec.dtype}: torchao quantises no fake tensors",
             "forecast bf16 without a GPU, or leave --on-fake out on a machine with one",
         )
-    preload_packages(spec, children)
     progress.doing("running it on fake tensors", None)
+    preload_packages(spec, children)
     traced = _trace(spec, children)
     cards = _cards_on_fake(spec, traced, memories)
     variants = tuple(_variants(spec, memories, children, progress))
