@@ -362,12 +362,18 @@ def said(error: BaseException) -> str:
 
 
 def _first_line(error: BaseException, text: str) -> str:
-    lines = text.splitlines()
+    lines = text.splitlines() or _failing_code(error)
     if isinstance(error, CannotRunSo):
         return cut_line(lines[0])
     more = lines and lines[0].endswith(":")  # such as "backend='inductor' raised:"
     first = " ".join(line.strip() for line in lines[: 2 if more else 1])
     return cut_line(f"{type(error).__name__}: {first}" if lines else type(error).__name__)
+
+
+def _failing_code(error: BaseException) -> list[str]:
+    """Return the line of code that raised an error, such as ``assert batch % 4 == 0``; empty if it cannot be read."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    return [frame.line for frame in last if frame.line and not frame.filename.startswith(_PACKAGE)]
 
 
 def cut_line(line: str) -> str:

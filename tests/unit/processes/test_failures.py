@@ -219,6 +219,14 @@ def test_an_exception_stands_for_its_kind(kind, error, circumstances):
     assert exception_failure(error, circumstances).kind == kind
 
 
+def test_error_without_text_shows_the_line_that_raised_it():
+    with pytest.raises(KeyError) as raised:
+        raise KeyError
+
+    assert exception_failure(raised.value, FIRST).message == "KeyError: raise KeyError"
+    assert exception_failure(AssertionError(), FIRST).message == "AssertionError"
+
+
 GEMM = (
     "CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemmStridedBatched( handle, opa, opb, m, n, k, "
     "&alpha, a, lda, stridea, b, ldb, strideb, &beta, c, ldc, stridec, num_batches)`"
