@@ -445,6 +445,18 @@ def test_failed_row_is_reported_unless_trial_failed_or_memory_ran_out(kind, size
     assert found == ([expected] if expected else [])
 
 
+def test_error_of_timed_rows_is_one_notice_that_says_it_came_after_the_trial():
+    def failing(*sizes):
+        rows = tuple(Row(batch_size=size, failure=failed("error")) for size in sizes)
+        return told(replace(example(), rows=(row(1, 4.0), *rows)), "row_error")
+
+    both, untried = failing(2, 77), failing(77)
+
+    assert (both.batch_sizes, both.cause) == ((2, 77), "the model fails after more steps than a trial has")
+    assert (untried.batch_sizes, untried.cause) == ((77,), "the model fails")
+    assert failing(8) is None  # its trial failed
+
+
 def test_not_finite_value_is_loss_in_training_and_output_in_inference():
     check = OutputCheck(result="not_finite")
     one = replace(example(), rows=(replace(row(4, 5.0), output=check),))

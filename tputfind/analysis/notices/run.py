@@ -215,6 +215,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
 def _failure_notices(record: Record) -> Iterator[Notice]:
     """Yield notices of failures, those of one kind together, with the message of the smallest batch."""
     together: dict[tuple[str, str], dict[int, Failure]] = {}
+    passed = _passed_trials(record)
     for kind, how, batch_size, failure in _failures(record):
         together.setdefault((kind, how), {})[batch_size] = failure
     for (kind, how), failures in together.items():
@@ -223,6 +224,8 @@ def _failure_notices(record: Record) -> Iterator[Notice]:
         later = kind.startswith("failed_when")
         seen = f"{few(sizes)} {how}: "
         cause = "a trial is only a few steps" if later else _CAUSES[smallest.kind]
+        if kind == "row_error" and any(size in passed for size in sizes):
+            cause = "the model fails after more steps than a trial has"
         to_do = _advice(smallest, record.spec.mode, later=later)
         yield Notice(
             kind=kind,
@@ -256,17 +259,21 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
         elif trial.failure.kind != "out_of_memory":
             yield f"trial_{trial.failure.kind}", "failed in a trial", trial.batch_size, trial.failure
     tried = {trial.batch_size for trial in record.trials}
-    passed = {trial.batch_size for trial in record.trials if trial.failure is None}
+    passed = _passed_trials(record)
     for row in record.rows:
         if row.failure is None:
             continue
         if row.failure.kind == "wrong_output":
             yield "row_wrong_output", "computed wrong outputs", row.batch_size, row.failure
-        elif row.batch_size in passed:
+        elif row.batch_size in passed and row.failure.kind != "error":
             how = "failed after its trial, when timed"
             yield "failed_when_timed", how, row.batch_size, row.failure
-        elif row.failure.kind != "out_of_memory" and row.batch_size not in tried:
+        elif row.failure.kind != "out_of_memory" and (row.batch_size in passed or row.batch_size not in tried):
             yield f"row_{row.failure.kind}", "failed when timed", row.batch_size, row.failure
+
+
+def _passed_trials(record: Record) -> set[int]:
+    return {trial.batch_size for trial in record.trials if trial.failure is None}
 
 
 def _has_lower_limit(record: Record, trial: Trial) -> bool:
