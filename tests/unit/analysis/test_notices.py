@@ -469,6 +469,15 @@ def test_not_finite_value_is_loss_in_training_and_output_in_inference():
         assert not {"loss_not_finite", "output_not_finite", "output_unchecked"} & {*kinds(finite)}
 
 
+@pytest.mark.parametrize(("dtype", "overflows"), [("own", False), ("bf16", False), ("amp-fp16", True)])
+def test_not_finite_loss_blames_only_dtype_of_small_range(dtype, overflows):
+    one = replace(example(), rows=(replace(row(4, 5.0), output=OutputCheck(result="not_finite")),))
+    notice = told(replace(one, spec=replace(one.spec, phase="train", dtype=dtype)), "loss_not_finite")
+
+    assert notice.cause.startswith("training diverged, or ")
+    assert ("the dtype overflows" in notice.cause) is overflows
+
+
 @pytest.mark.parametrize(("dtype", "overflows"), [("fp32", False), ("bf16", False), ("fp16", True), ("amp-fp16", True)])
 def test_not_finite_output_blames_only_dtype_of_small_range(dtype, overflows):
     one = replace(example(), rows=(replace(row(4, 5.0), output=OutputCheck(result="not_finite")),))

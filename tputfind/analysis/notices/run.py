@@ -299,10 +299,11 @@ def _output_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         )
     no_numbers = [row for row in timed if row.output and row.output.result == "not_finite"]
     if no_numbers and record.spec.phase != "infer":
+        otherwise = "the dtype overflows" if record.spec.dtype in _SMALL_RANGE else "so small a batch has no loss"
         yield Notice(
             kind="loss_not_finite",
             seen=f"the loss is NaN or infinite at {batches(no_numbers)}",
-            cause="it overflows in this dtype, or training diverged",
+            cause=f"training diverged, or {otherwise}",
             advice="do not rely on the times",
             batch_sizes=sizes(no_numbers),
         )
