@@ -131,6 +131,18 @@ class Begins(Classifier):
             mean.lerp_(weight.data, 0.01)
 
 
+class Gathers(Classifier):
+    """Compares its samples with those of all ranks."""
+
+    def training_step(self, batch, batch_idx):
+        x, _ = batch
+        outputs = self.all_gather({"scores": self.layers(x), "rank": self.global_rank}, sync_grads=True)
+        ranks = outputs["rank"].flatten().tolist()
+        assert ranks == list(range(self.trainer.world_size))
+        assert ranks.index(self.global_rank) == 0 or not self.trainer.is_global_zero
+        return outputs["scores"].flatten(0, -2).square().mean()
+
+
 class Skips(Classifier):
     """Skips every second batch."""
 
@@ -177,6 +189,10 @@ def classifier():
 
 def begins():
     return Begins(), pair_of
+
+
+def gathers():
+    return Gathers(), pair_of
 
 
 def skips():

@@ -115,6 +115,12 @@ def test_check_of_a_module_that_skips_batches_finds_no_loss_or_a_finite_one():
     assert {check and check.result for check in checks} == {None, "loss"}
 
 
+def test_module_on_one_device_gathers_its_own_outputs():
+    trained = workload("gathers")
+    with torch.enable_grad():
+        assert trained.check_training(trained.batch(2)).result == "loss"
+
+
 @pytest.mark.parametrize(
     "more",
     [

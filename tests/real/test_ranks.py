@@ -71,10 +71,11 @@ def test_parameters_without_gradients_in_ddp_are_found_and_named(tmp_path, ask, 
     assert [row.status for row in record.rows] == ["ok"]
 
 
-def test_manually_optimized_module_in_ddp_sums_gradients_over_ranks(tmp_path, ask):
+@pytest.mark.parametrize("name", ["summing", "gathers"])
+def test_module_in_ddp_sums_gradients_and_gathers_outputs_of_all_ranks(tmp_path, ask, name):
     pytest.importorskip("lightning")
 
-    ran = ask(tmp_path, f"{MODELS}/lit.py:summing", *TRAINED, "--parallel", "ddp")
+    ran = ask(tmp_path, f"{MODELS}/lit.py:{name}", *TRAINED, "--parallel", "ddp")
 
     assert ran.status == 0, ran.err
     assert [row.status for row in ran.record().rows] == ["ok"]

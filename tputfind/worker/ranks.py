@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import torch
 from torch import distributed, nn
+from torch.distributed.nn.functional import all_gather
 from torch.nn.parallel import DistributedDataParallel
 
 from tputfind.processes import beats, cores
@@ -189,6 +190,17 @@ def begin(group: Group | None) -> None:
 def rank_and_size() -> tuple[int, int]:
     """Return the rank of this process and the number of ranks: 0 and 1 without a process group."""
     return (_member[0].rank, _member[0].size) if _member and not _member[0].are_instances else (0, 1)
+
+
+def gather(tensor: torch.Tensor, group: Any = None, *, differentiable: bool) -> torch.Tensor:
+    """Return the tensors of all ranks along a new first axis; without a process group, the tensor itself."""
+    if rank_and_size()[1] == 1:
+        return tensor
+    if differentiable:
+        return torch.stack(all_gather(tensor, group or distributed.group.WORLD))  # type: ignore[no-untyped-call]
+    parts = [torch.empty_like(tensor) for _ in range(distributed.get_world_size(group))]
+    distributed.all_gather(parts, tensor.detach().contiguous(), group)
+    return torch.stack(parts)
 
 
 def process_count() -> int:

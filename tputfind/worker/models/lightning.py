@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle, islice
 from typing import Any, Final, NoReturn, Self
 
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec
+from tputfind.worker import ranks
 from tputfind.worker.inputs import Call, Drawn, Inputs, MakeInputs
 
 LIGHTNING: Final = ("lightning", "pytorch_lightning")
@@ -45,15 +47,18 @@ class _Silent:
 
 
 class _NoTrainer:
-    """Replaces a Trainer: the attributes that modules read most, as in an endless training on one device."""
+    """Replaces a Trainer: the attributes that modules read most, as in an endless training on the devices of a job."""
 
     def __init__(self) -> None:
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
-        self.global_step = self.current_epoch = self.global_rank = self.local_rank = self.node_rank = 0
-        self.world_size = self.num_devices = self.num_nodes = self.accumulate_grad_batches = 1
+        rank, size = ranks.rank_and_size()
+        self.global_step = self.current_epoch = self.node_rank = 0
+        self.global_rank = self.local_rank = rank
+        self.world_size = self.num_devices = size
+        self.num_nodes = self.accumulate_grad_batches = 1
         self.max_epochs = self.max_steps = self.estimated_stepping_batches = self.num_training_batches = _MANY
-        self.training = self.is_global_zero = True
+        self.training, self.is_global_zero = True, rank == 0
         self.sanity_checking = self.validating = self.testing = self.predicting = False
         self.is_last_batch = self.should_stop = self.fast_dev_run = False
         self.datamodule = self.train_dataloader = self.val_dataloaders = self.progress_bar_callback = None
@@ -66,6 +71,15 @@ class _NoTrainer:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"there is no Trainer where a LightningModule is measured, and so no trainer.{name}")
+
+
+def _gather(module: Any, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
+    """Gather the tensors and numbers in a structure, as ``LightningModule.all_gather`` does."""
+
+    def gather(value: Any) -> torch.Tensor:
+        return ranks.gather(torch.as_tensor(value, device=module.device), group, differentiable=sync_grads)
+
+    return tree_map_only((torch.Tensor, int, float), gather, data)
 
 
 class TrainingStep(nn.Module):
@@ -81,6 +95,7 @@ class TrainingStep(nn.Module):
         self.takes_example = takes_example
         self.number = 0
         module.log = module.log_dict = lambda *_, **__: None
+        module.all_gather = partial(_gather, module)
         self.trainer = _NoTrainer()  # modules hold it weakly, in some versions
         module.trainer = self.trainer
         module.setup("fit")
