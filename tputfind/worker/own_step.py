@@ -228,14 +228,14 @@ class OwnStep:
         """Run one step.
 
         Raises:
-            ModelFailed: the step ends its training, though no other error caused it to.
+            ModelFailed: the step ends its training, though neither another error nor an exit code says why.
             Exception: whatever else the user's code raises.
         """
         self._number += 1
         try:
             return self._step.run(batch)
         except (StopIteration, SystemExit) as error:
-            if error.__context__ is not None:
+            if error.__context__ is not None or (isinstance(error, SystemExit) and error.code):
                 raise
             ended = f"its training ended at step {self._number}, by {type(error).__name__}"
         raise ModelFailed(f"{self._spec.model}: {ended}", _ENDLESS)
