@@ -35,11 +35,15 @@ class Group(NamedTuple):
 GROUPS: Final = {
     "search": Group(("search/*",), ("search",)),
     "stats": Group(("stats",), ("test_stats.py", "analysis/test_answers.py", "analysis/test_compare.py")),
-    "compare": Group(("analysis/compare",), ("analysis/test_compare.py",)),
+    "compare": Group(("analysis/compare",), ("analysis/test_compare.py", "analysis/test_gate.py")),
     "answers": Group(("analysis/answers",), ("analysis/test_answers.py", "report/test_report.py", "test_stats.py")),
     "notices": Group(("analysis/notices/*",), ("analysis/test_notices.py", "analysis/test_noise.py")),
+    "turns": Group(("analysis/turns",), ("analysis/test_turns.py", "analysis/test_race.py", "runners/test_race.py")),
+    "race": Group(("analysis/race", "runners/race"), ("analysis/test_race.py", "runners/test_race.py")),
+    "rounds": Group(("session/turns",), ("runners/test_race.py", "../real/test_compare_run.py")),
     "failures": Group(("processes/failures",), ("processes",)),
-    "plan": Group(("session/plan",), ("session/test_plan.py", "session/test_session.py")),
+    "outcome": Group(("session/outcome", "session/expectations"), ("session",)),
+    "stopping": Group(("session/stopping",), ("session/test_stopping.py", "session/test_session.py")),
     "resume": Group(("session/resume",), ("session/test_resume.py", "commands/test_fuzz.py")),
     "sizing": Group(("sizing/*",), ("sizing",)),
     "record": Group(("record/record", "record/untrusted"), ("record",)),
@@ -56,6 +60,8 @@ def main() -> None:
     asked.add_argument("--seed", type=int, default=0)
     asked.add_argument("--at-once", type=int, default=2, help="processes")
     given = asked.parse_args()
+    if missing := stale_patterns():
+        sys.exit(f"{Path(__file__).name}: GROUPS names what does not exist: {', '.join(missing)}; correct the table")
     for name in given.groups:
         with tempfile.TemporaryDirectory() as scratch:
             copy = Path(scratch, "copy")
@@ -70,6 +76,13 @@ def main() -> None:
             show(copy, name, tried, len(every))
 
 
+def stale_patterns() -> list[str]:
+    """Return the modules and tests of ``GROUPS`` that match no file."""
+    patterns = [f"tputfind/{module}.py" for group in GROUPS.values() for module in group.modules]
+    patterns += [f"tests/unit/{test}" for group in GROUPS.values() for test in group.tests]
+    return [pattern for pattern in patterns if not any(ROOT.glob(pattern))]
+
+
 def prepare(copy: Path, group: Group) -> None:
     """Copy the repository, and configure which modules mutmut changes and which tests it runs."""
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "mutants", "build"))
@@ -77,7 +90,7 @@ def prepare(copy: Path, group: Group) -> None:
         "source_paths": ["tputfind"],
         "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
         "also_copy": ["tests", "results", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml", "setup.cfg"],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "long or not long"],
         "timeout_multiplier": ["1"],  # a test that never ends stops after twice the usual time
         "pytest_add_cli_args_test_selection": [f"tests/unit/{test}" for test in group.tests],
     }

@@ -1,5 +1,6 @@
 """The package has the rooms of its layers, and no other module."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -70,3 +71,10 @@ def test_only_devices_package_checks_the_device_type():
     ]
 
     assert found == ["record/environment.py"]  # a CPU fills its host
+
+
+def test_groups_of_mutants_match_files(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    mutants = importlib.import_module("mutants")
+
+    assert mutants.stale_patterns() == []
