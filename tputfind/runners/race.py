@@ -254,7 +254,6 @@ class Course:
             raise no_answer(spec, batch_size, failure, smallest=False)
         reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
         self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)
-        self._settled |= {frozenset((spec, other)) for other in self._contenders}
         self._duels = {pair: duel for pair, duel in self._duels.items() if spec not in pair}
         if self._turns:
             self._judge()

@@ -2,8 +2,11 @@
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from support.records import example, row
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried, judged_in_turn
@@ -11,6 +14,7 @@ from tputfind.analysis.race import (
     REGRET,
     Contender,
     Race,
+    batch_of,
     challengers,
     outcome_of,
     pareto_front,
@@ -19,6 +23,7 @@ from tputfind.analysis.race import (
     speeds,
 )
 from tputfind.analysis.turns import ASSUMED, LOOKS, Round, Speed, Turns
+from tputfind.record.record import Row
 from tputfind.record.spec import Spec
 
 PLAIN = Spec(model="resnet18")
@@ -141,8 +146,18 @@ def test_speeds_are_of_batch_sizes_timed_before_and_of_variants_that_raced():
     contenders = Contender(spec=PLAIN, outcome="first"), raced
     race = Race(**fields, batch_size=8, contenders=contenders, winner=two, timed=timed)
 
-    assert [(spec.instances, one.batch_size, one.latency_ms) for spec, one in speeds(race)] == [
-        (1, 4, 11),
-        (1, 8, 10),
-        (2, 4, 5),
-    ]
+    def known(race):
+        return [(one.instances, speed.batch_size, speed.samples_per_s, speed.latency_ms) for one, speed in speeds(race)]
+
+    assert known(race) == [(1, 4, 90, 11), (1, 8, 100, 10), (2, 4, 200, 5)]
+    recorded = replace(race, record=replace(example(), rows=(row(4, 8.0), Row(batch_size=8))))
+    assert known(recorded) == [*known(race)[:2], (2, 4, 500, pytest.approx(8.5, abs=0.1))]
+
+
+@given(st.integers(1, 999), st.integers(1, 9), st.integers(1, 9))
+def test_instances_share_the_batch_in_whole_granules(batch_size, instances, granularity):
+    size = batch_of(Spec(model="resnet18", instances=instances, granularity=granularity), batch_size)
+
+    assert size % granularity == 0
+    assert batch_size < instances * (size + granularity)
+    assert size == granularity or instances * size <= batch_size

@@ -79,6 +79,8 @@ def test_one_window_that_was_disturbed_does_not_count():
     turns = Turns(batch_sizes=(1, 1), rounds=(Round((even, disturbed)), Round((even, even)), Round((disturbed, even))))
 
     assert turns.ratio(1, 0) == pytest.approx(1)
+    assert turns.rate_per_s(1) == pytest.approx(1000)
+    assert Turns(batch_sizes=(1, 1)).rate_per_s(1) is None
 
 
 @given(st.integers(2, 9), st.integers(0, 99))

@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+from collections import Counter
 from functools import partial
 from math import exp
 from random import Random
@@ -11,8 +12,8 @@ import pytest
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried
-from tputfind.analysis.turns import Turns
-from tputfind.errors import ModelFailed, NoSuchDevice, TputfindError
+from tputfind.analysis.turns import LOOKS, Turns
+from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
@@ -33,6 +34,7 @@ class Space:
         self.random = Random(seed)
         self.broken = broken
         self.noise = noise
+        self.failure = Failure(kind="error", message="had enough")
         self.fails_from = None  # rounds after which nhwc fails
         self.now_s = 0.0
         self.met = []
@@ -67,8 +69,7 @@ class Simulated(Duel):
         if space.fails_from is not None and len(space.met) >= space.fails_from:
             failed = [number for number, spec in enumerate(self.pair) if spec.layout == "nhwc"][:1] or failed
         if failed:
-            failure = Failure(kind="error", message="had enough")
-            self.tried = self.tried._replace(failed=failed[-1], failure=failure)
+            self.tried = self.tried._replace(failed=failed[-1], failure=space.failure)
             return
         old, new = map(space.level, self.pair)
         rounds = (
@@ -128,13 +129,25 @@ def test_variants_without_time_are_untried_with_expected_seconds():
     assert outcomes(course)["nhwc", "compile"] == "untried"
     assert "takes about 40 s" in [one.reason for one in course.contenders]
     assert course.leader.layout == "nhwc"
+    just_enough = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.1}).race(50.0)
+    assert outcomes(just_enough)["nhwc", "compile"] != "untried"
+
+
+def test_rounds_between_the_fastest_leave_time_and_end_at_the_last_look():
+    factors = {"nhwc": 1.0, "compile": 1.0, "compile:freezing": 1.0}
+    hurried, patient = Space(factors, noise=9.0), Space(factors, noise=9.0)
+    hurried.race(300.0)
+    patient.race(100_000.0)
+
+    assert 0.7 * 300 < hurried.now_s < 0.86 * 300
+    assert max(Counter(map(frozenset, patient.met)).values()) == LOOKS[-1]
 
 
 def test_variant_that_fails_loses_with_its_reason():
     course = Space({"nhwc": 1.5, "compile": 9.0, "compile:freezing": 1.2}, broken=("compile",)).race(600.0)
 
     (failed,) = [one for one in course.contenders if one.spec.mode == "compile" and one.spec.layout == "nhwc"]
-    assert (failed.outcome, failed.reason) == ("failed", "error: had enough")
+    assert (failed.outcome, failed.reason, failed.seconds) == ("failed", "error: had enough", 40.0)
     assert course.leader.mode == "compile:freezing"
 
 
@@ -145,11 +158,16 @@ def test_variant_that_device_refuses_fails_with_the_refusal():
     assert course.leader.mode == "compile:freezing"
 
 
-def test_first_variant_that_never_runs_ends_the_race():
-    with pytest.raises(ModelFailed, match="had enough") as raised:
-        Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2}, broken=("eager",)).race(600.0)
+@pytest.mark.parametrize(
+    ("kind", "error", "says"),
+    [("error", ModelFailed, "simulated fails at batch 8"), ("out_of_memory", NothingFits, "simulated: batch 8 does")],
+)
+def test_first_variant_that_never_runs_ends_the_race(kind, error, says):
+    space = Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2}, broken=("eager",))
+    space.failure = Failure(kind=kind, message="had enough")
 
-    assert isinstance(raised.value, TputfindError)
+    with pytest.raises(error, match=says):
+        space.race(600.0)
 
 
 def test_simplest_of_nearly_equal_variants_leads():
@@ -173,15 +191,18 @@ class Lane:
 
     def __init__(self, first, lock):
         self.first, self.lock = first, lock
+        self.free = threading.Lock()
         self.pairs = []
         self.interrupted = threading.Event()
 
     def take_round(self, duel, random):
+        assert self.free.acquire(blocking=False)
         self.pairs.append(duel.pair)
         if len(self.pairs) == 1:
             self.first.wait(timeout=10)  # fails unless the other lanes come too
         with self.lock:
             duel.take_round(random)
+        self.free.release()
 
     def interrupt(self):
         self.interrupted.set()
