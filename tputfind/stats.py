@@ -331,24 +331,22 @@ def transient(samples: Sequence[float]) -> int:
     counts by itself, as in MSER. Samples are first clipped to three deviations around their median, so that one
     disturbance among many samples moves no cut: a cut after it would claim that it never recurs.
     """
+    if not samples:
+        return 0
     size = MSER_BATCH if len(samples) >= MSER_BATCH * _FEWEST_BATCHES_OF_MSER else 1
     clipped = _clip_samples(samples)
     means = [fmean(clipped[low : low + size]) for low in range(0, len(samples) - size + 1, size)]
-    best, cut = math.inf, 0
     kept, total, squares = 0, 0.0, 0.0
-    centre = means[-1] if means else 0.0  # sums of squares around it lose fewer digits
+    centre = means[-1]  # sums of squares around it lose fewer digits
     errors: dict[int, float] = {}
     for number in range(len(means) - 1, -1, -1):
         offset = means[number] - centre
         kept, total, squares = kept + 1, total + offset, squares + offset**2
         errors[number] = max(0.0, squares - total**2 / kept) / kept**2
-    for number in range(len(means) // 2 + 1):  # the earliest of equal minima
-        if errors.get(number, math.inf) < best:
-            best, cut = errors[number], number
-    return cut * size
+    return min(range(len(means) // 2 + 1), key=errors.__getitem__) * size  # the earliest of equal minima
 
 
 def _clip_samples(samples: Sequence[float]) -> list[float]:
-    middle = median(samples) if samples else 0.0
-    reach = _CLIPPED_DEVIATIONS * max(_quartile_spread(samples), 0.001) * middle if samples else 0.0
+    middle = median(samples)
+    reach = _CLIPPED_DEVIATIONS * max(_quartile_spread(samples), 0.001) * middle
     return [min(max(sample, middle - reach), middle + reach) for sample in samples]

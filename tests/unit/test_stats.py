@@ -245,14 +245,15 @@ def test_drifting_samples_are_cut_as_far_as_possible(count, share, falls):
 
 
 @given(st.integers(60, 200), st.integers(0, 59), st.floats(2, 100))
-def test_how_far_a_disturbance_lies_from_the_others_moves_no_cut(count, place, factor):
+def test_neither_the_unit_nor_the_distance_of_a_disturbance_moves_the_cut(count, place, factor):
     rng = random.Random(count)
     samples = [rng.gauss(10, 0.1) for _ in range(count)]
 
-    def cut(times):
-        return transient([*samples[:place], samples[place] * times, *samples[place + 1 :]])
+    def cut(times, unit=1.0):
+        disturbed = [*samples[:place], samples[place] * times, *samples[place + 1 :]]
+        return transient([unit * sample for sample in disturbed])
 
-    assert cut(factor) == cut(2)
+    assert cut(factor) == cut(2) == cut(2, unit=1024.0) == cut(2, unit=1 / 1024)
 
 
 def test_single_disturbance_is_rarely_taken_for_a_transient():
