@@ -7,10 +7,18 @@ from msgspec.structs import replace
 from support.records import example
 
 from tputfind.analysis.notices import ADVICE
-from tputfind.errors import NothingFits
-from tputfind.record.record import Failure, FailureKind, LimitedBy, Trial
+from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits
+from tputfind.record.record import Failure, FailureKind, LimitedBy, Row, Trial
 from tputfind.record.spec import read_spec
-from tputfind.session.outcome import LIMITS, judge_output, no_answer
+from tputfind.session.outcome import (
+    LIMITS,
+    check_batch_size_counts,
+    error_of,
+    failed_record,
+    judge_output,
+    no_answer,
+    obstacle,
+)
 
 RAISES = Failure(kind="error", message="RuntimeError: Expected 3D or 4D input", traceback="...")
 
@@ -27,6 +35,130 @@ def test_host_out_of_memory_does_not_advise_a_larger_device():
 
     assert isinstance(error, NothingFits)
     assert error.hint == ADVICE["host_memory"]
+
+
+UNSUPPORTED = Failure(kind="unsupported", message="no kernel", traceback="...")
+COMPILED = {"dtype": "bf16", "layout": "nhwc", "mode": "compile", "phase": "train", "device": "cpu"}
+CANNOT = "cannot do --dtype {} --layout {} on {}: no kernel"
+
+
+def by(failure, model="net.py:make", **options):
+    return read_spec(model, options), failure
+
+
+OWN_STEP = replace(read_spec("net.py:step", {}), phase="step", dtype="own")
+
+
+@pytest.mark.parametrize(
+    ("spec", "failure", "expected"),
+    [
+        (*by(UNSUPPORTED, "resnet18"), (NoSuchDevice, CANNOT.format("fp32", "nchw", "this device"), True, "")),
+        (*by(UNSUPPORTED), (ModelFailed, "fails at batch 4: no kernel", True, "...")),
+        (OWN_STEP, UNSUPPORTED, (ModelFailed, "fails at batch 4: no kernel", True, "...")),
+        *(
+            (*by(UNSUPPORTED, **{option: COMPILED[option]}), (NoSuchDevice, "cannot do --dtype", True, "..."))
+            for option in ("dtype", "layout", "mode")
+        ),
+        (
+            *by(UNSUPPORTED, **COMPILED),
+            (NoSuchDevice, CANNOT.format("bf16", "nhwc --mode compile --phase train", "cpu"), True, "..."),
+        ),
+        (*by(RAISES), (ModelFailed, f"fails at batch 4: {RAISES.message}", True, "...")),
+        (*by(replace(RAISES, traceback="")), (ModelFailed, "fails at batch 4", False, "")),
+        (*by(RAISES, "resnet18"), (ModelFailed, "fails at batch 4", True, "...")),
+        (*by(RAISES, "resnet18", image_size=8), (BadRequest, "does not take an input of that size", True, "")),
+        (*by(RAISES, input_size="3x8x8"), (ModelFailed, "fails at batch 4", True, "...")),
+    ],
+)
+def test_error_of_a_run_names_the_cause_and_shows_tracebacks_of_own_code(spec, failure, expected):
+    error = no_answer(spec, 4, failure)
+
+    kind, says, hint, traceback = expected
+    assert (type(error), bool(error.hint), error.traceback) == (kind, hint, traceback)
+    assert error.message.startswith(f"{spec.model} {says}")
+
+
+def test_run_without_a_passed_row_has_the_error_of_its_first():
+    full = Row(batch_size=2, failure=Failure(kind="out_of_memory", message="it is full"))
+    raises = Row(batch_size=4, failure=RAISES)
+
+    assert "not even batch 2 fits" in error_of(replace(example(), rows=(full, raises))).message
+    assert isinstance(error_of(replace(example(), rows=(raises, full))), ModelFailed)
+    assert error_of(replace(example(), rows=(full, Row(batch_size=8)))) is None
+    assert error_of(replace(example(), rows=())) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "given", "kind"),
+    [
+        (NoSuchDevice("it is gone", traceback="..."), None, "unsupported"),
+        (NothingFits("it is gone"), None, "out_of_memory"),
+        (BadRequest("it is gone"), None, "error"),
+        (NothingFits("it is gone"), "died", "died"),
+    ],
+)
+def test_record_of_a_run_that_failed_has_one_row_with_the_error(error, given, kind):
+    record = replace(example(), spec=replace(example().spec, granularity=4), finished=None)
+
+    failed = failed_record(record, error, given)
+
+    failure = Failure(kind=kind, message="it is gone", traceback=error.traceback)
+    assert failed.rows == (Row(batch_size=4, failure=failure),)
+    assert failed.finished is not None
+    assert {size for notice in failed.notices for size in notice.batch_sizes} <= {4}  # none of rows before
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "step_ms", "limit_ms", "own_memory", "expected"),
+    [
+        *((8, 1001.0, "auto", own_memory, limit) for own_memory, limit in ((True, None), (False, "latency"))),
+        (8, 1000.0, "auto", False, None),
+        (8, 1001.0, 1002.0, False, None),
+        (8, 6.0, 5.0, True, "latency"),
+        (4, 6.0, 5.0, True, None),  # the smallest batch
+        (8, None, 5.0, True, None),
+    ],
+)
+def test_batch_above_the_smallest_must_meet_the_maximum_latency(batch_size, step_ms, limit_ms, own_memory, expected):
+    environment = replace(example().environment, can=replace(example().environment.can, own_memory=own_memory))
+    spec = replace(example().spec, max_latency_ms=limit_ms, granularity=4)
+    record = replace(example(), environment=environment, spec=spec)
+
+    assert obstacle(record, Trial(batch_size=batch_size, step_ms=step_ms)) == expected
+
+
+MILLION = 2**20
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "step_ms", "grown", "options", "counts"),
+    [
+        (MILLION, 1.99, MILLION - 2, {}, False),
+        (MILLION, 2.0, 0, {}, True),
+        (MILLION, 1.0, MILLION - 1, {}, True),
+        (MILLION - 1, 1.0, 0, {}, True),
+        (MILLION, 1.0, 0, {"phase": "infer"}, True),
+        (MILLION, None, 0, {}, True),
+        (MILLION, 1.0, None, {}, True),
+        (MILLION, 1.0, 0, {"failure": RAISES}, True),
+    ],
+)
+def test_step_that_ignores_its_batch_size_is_refused(batch_size, step_ms, grown, options, counts):
+    spec = replace(example().spec, model="net.py:step", phase=options.get("phase", "step"), dtype="fp32")
+    small = Trial(batch_size=1, step_ms=1.0, peak_allocated_bytes=100)
+    between = Trial(batch_size=64, step_ms=1.0, peak_allocated_bytes=100)
+    record = replace(example(), spec=spec, trials=(replace(small, failure=RAISES), between, small))
+    peak_bytes = None if grown is None else 100 + grown
+    tried = Trial(
+        batch_size=batch_size, step_ms=step_ms, peak_allocated_bytes=peak_bytes, failure=options.get("failure")
+    )
+
+    check_batch_size_counts(replace(record, trials=()), tried)
+    if counts:
+        check_batch_size_counts(record, tried)
+        return
+    with pytest.raises(BadRequest, match=f"batch size {MILLION} takes neither more time nor more memory than 1 "):
+        check_batch_size_counts(record, tried)
 
 
 def test_every_kind_of_failure_is_a_limit_of_the_search():
