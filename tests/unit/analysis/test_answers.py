@@ -15,7 +15,9 @@ from tputfind.analysis.answers import (
     knee,
     known_interval,
     latency_interval_ms,
+    none_within_slo,
     peak_bytes,
+    ran_in_all_processes,
     rate_ratio_interval,
     throughput_interval,
     to_deploy,
@@ -59,6 +61,7 @@ def test_the_highest_temperature_and_clock_limit_of_all_processes_count():
     found = health(watched((10, 10.0, one), (10, 10.0, other), (10, 10.0, unknown)))
 
     assert (found.temperature_c, found.sm_clock_max_mhz) == (70, 1980)
+    assert health(watched((10, 10.0, unknown))).temperature_c is None
 
 
 def test_slowdown_of_one_process_is_averaged_over_watched_processes():
@@ -120,6 +123,24 @@ def test_batch_to_deploy_is_knee_or_best_within_slo():
     assert to_deploy(replace(plain, spec=replace(plain.spec, slo_ms=5.0))).batch_size == 1
     assert to_deploy(replace(plain, spec=replace(plain.spec, slo_ms=1.0))) is None
     assert to_deploy(replace(plain, rows=())) is None
+
+
+def test_slo_that_a_median_may_meet_is_not_known_to_be_missed():
+    record = replace(example(), rows=(row(1, 11.0), row(8, 20.0)))
+    few = replace(record, rows=(row(1, 9.0, batches=50), row(8, 20.0)))
+
+    assert none_within_slo([record, record]) == "has p99 within --slo 10 ms"
+    assert none_within_slo([record, few]) == "is known to have p99 within --slo 10 ms"
+
+
+@pytest.mark.parametrize("end", ["known", "alike", "beside"])
+def test_row_has_all_its_processes_or_an_end_that_needs_no_more(end):
+    record, twice = example(), row(1, 5.0)
+    record = replace(record, spec=replace(record.spec, processes=3))
+    twice = replace(twice, timings=twice.timings * 2, ended_by=end)
+
+    assert ran_in_all_processes(record, twice) == (end != "beside")
+    assert ran_in_all_processes(record, replace(twice, timings=twice.timings[:1] * 3))
 
 
 def test_row_is_host_bound_from_80_percent_and_unknown_without_samples():
@@ -190,6 +211,7 @@ def test_the_ratio_of_two_rates_is_of_samples_and_not_of_batches():
 def test_rate_is_printed_with_significant_digits():
     assert format_rate(example(), FAILED) == ""
     assert format_rate(example(), row(8, 6.54321)) == "1223"
+    assert format_rate(example(), row(8, 6.54321, batches=3)) == "1223"  # too few for an interval
 
 
 def test_rate_of_one_of_several_processes_has_tilde_and_three_digits():

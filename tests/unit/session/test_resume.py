@@ -13,10 +13,19 @@ from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
 from tputfind.record import identity
 from tputfind.record.environment import Environment
-from tputfind.record.record import Failure, Row, Trial
+from tputfind.record.record import Edge, Failure, Row, Trial
 from tputfind.record.spec import Spec, apply_findings
 from tputfind.record.types import METHOD
-from tputfind.session.resume import check_file, check_same, check_spec, resumed_contenders, without_accidents
+from tputfind.session.resume import (
+    can_go_on,
+    check_file,
+    check_same,
+    check_spec,
+    recorded_winner,
+    resumed_contenders,
+    resumed_record,
+    without_accidents,
+)
 
 RECORD = example()
 OTHER = {
@@ -131,6 +140,22 @@ def test_resume_keeps_failures_of_the_model(failure):
     assert without_accidents(record) == record
 
 
+def test_resumed_record_keeps_findings_and_looks_for_its_edge_again():
+    ended = Trial(batch_size=2, failure=ACCIDENTS[0])
+    spec = replace(RECORD.spec, grad_mode="no_grad")
+    begun = replace(RECORD, spec=spec, trials=(*RECORD.trials, ended), finished=None, resumed=("yesterday",))
+
+    resumed = resumed_record(begun, replace(RECORD.spec, trial_timeout_s=9.0), inspection())
+
+    assert can_go_on(begun)
+    assert not can_go_on(RECORD)
+    assert resumed.spec == replace(spec, trial_timeout_s=9.0)
+    assert (resumed.trials, resumed.rows, resumed.edge, resumed.safe) == (RECORD.trials, RECORD.rows, None, None)
+    assert (resumed.resumed[0], len(resumed.resumed)) == ("yesterday", 2)
+    with pytest.raises(BadRecord, match="parameters"):
+        resumed_record(begun, RECORD.spec, inspection(parameters=1))
+
+
 @pytest.mark.parametrize("field", Spec.__struct_fields__)
 def test_another_value_of_a_field_is_another_question_unless_it_is_patience(field):
     now = spec_with(**{field: OTHER[field]})
@@ -229,10 +254,54 @@ def test_resumed_run_keeps_detected_properties_unless_granularity_is_given(asked
     assert (found.grad_mode, found.granularity) == ("no_grad", expected)
 
 
-def test_race_of_another_method_is_not_gone_on_with():
-    race = tputfind.load(record_path("nvidia-h200/tune/resnet50-fp16.json"))
-    asked = race.goal, race.specs[0], race.device_name, race.source_sha256
+RACE = tputfind.load(record_path("nvidia-h200/tune/resnet50-fp16.json"))
+RACE = replace(RACE, method=METHOD, record=replace(RACE.record, method=METHOD))
 
-    with pytest.raises(BadRecord, match=rf"this differs: method \({METHOD - 1} there, {METHOD} here\)"):
-        resumed_contenders(replace(race, method=METHOD - 1), *asked)
-    assert len(resumed_contenders(replace(race, method=METHOD), *asked)) == len(race.contenders)
+
+def question(race):
+    return race.goal, race.specs[0], race.device_name, race.source_sha256
+
+
+@pytest.mark.parametrize(
+    ("field", "other", "shown"),
+    [
+        ("method", METHOD - 1, rf"method \({METHOD - 1} there, {METHOD} here\)"),
+        ("goal", "latency", r"goal \(latency there, throughput here\)"),
+        ("source_sha256", "0", "the file that the model is made by was changed"),
+        ("device_name", "B", "device"),
+    ],
+)
+def test_race_of_something_else_is_not_gone_on_with(field, other, shown):
+    with pytest.raises(BadRecord, match=f"this differs: {shown}"):
+        resumed_contenders(replace(RACE, **{field: other}), *question(RACE))
+
+
+def test_race_goes_on_with_the_timeouts_and_budget_of_now():
+    goal, plain, *place = question(RACE)
+    free = {"trial_timeout_s": 9.0, "budget_s": 77.0}
+
+    contenders = resumed_contenders(RACE, goal, replace(plain, **free), *place)
+
+    assert [one.spec for one in contenders] == [replace(one.spec, **free) for one in RACE.contenders]
+    assert [one.against for one in contenders] == [
+        one.against and replace(one.against, **free) for one in RACE.contenders
+    ]
+
+
+def test_winner_is_measured_again_unless_its_record_is_complete_and_matches():
+    record = replace(RACE.record, edge=Edge(largest_batch=3072, limited_by="memory", fails_at=3073))
+    winner = replace(record.spec, budget_s=77.0)
+    now = inspection(
+        environment=record.environment, input_shape=record.input_shape, parameters=record.parameters, source_sha256=None
+    )
+
+    def recorded(winner=winner, **fields):
+        return recorded_winner(replace(RACE, record=replace(record, **fields)), winner, now)
+
+    assert recorded() == record
+    assert recorded(edge=None) == replace(record, edge=None)
+    assert recorded(finished=None) is None
+    assert recorded(edge=RACE.record.edge) is None  # its search was cut short
+    assert recorded(replace(winner, seed=1)) is None
+    assert recorded(parameters=1) is None
+    assert recorded_winner(replace(RACE, record=None), winner, now) is None

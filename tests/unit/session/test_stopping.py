@@ -172,6 +172,7 @@ def test_processes_of_a_row_divide_its_batches_and_seconds(processes, batches, t
         assert sum(each.window_s for each in plans) == pytest.approx(3.0)
     else:
         assert sum(each.window_s for each in plans) == pytest.approx(1.0)
+        assert 6 <= sum(each.batches for each in plans) < 6 + processes
         assert not any(each.every_latency for each in plans)
 
 
@@ -241,6 +242,7 @@ def test_contenders_are_rows_possibly_misjudged_by_one_process():
 
     assert stopping.contenders(DEFAULT, card_rows(rates), None) == {4, 8, 16, 32, 64}
     assert stopping.contenders(DEFAULT, card_rows(rates, 0.9), None) == {2, 4, 8, 16, 32, 64}
+    assert stopping.contenders(DEFAULT, card_rows([10.0, 96.0, 99.6, 99.7, 100.0]), None) == {2, 8, 16}
     edge = Edge(largest_batch=64, limited_by="memory", fails_at=65)
     assert stopping.contenders(DEFAULT, card_rows(rates[:7]), edge) == {4, 8, 16, 32}
     assert stopping.contenders(DEFAULT, card_rows([*rates[:6], 110.0]), edge) == {64}
