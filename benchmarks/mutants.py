@@ -35,7 +35,10 @@ class Group(NamedTuple):
 GROUPS: Final = {
     "search": Group(("search/*",), ("search",)),
     "stats": Group(("stats",), ("test_stats.py", "analysis/test_answers.py", "analysis/test_compare.py")),
-    "compare": Group(("analysis/compare",), ("analysis/test_compare.py", "analysis/test_gate.py")),
+    "compare": Group(
+        ("analysis/compare",),
+        ("analysis/test_compare.py", "analysis/test_gate.py", "analysis/test_turns.py"),
+    ),
     "answers": Group(
         ("analysis/answers",),
         ("analysis/test_answers.py", "analysis/test_effective.py", "report/test_report.py", "test_stats.py"),

@@ -87,11 +87,22 @@ def test_gate_ranks_a_regression_above_a_bad_record_above_noise():
     assert gate([noisy, compare(STEADY, STEADY)], 0.03, []) == TooNoisy.exit_code
 
 
-def test_gate_names_other_noisy_rows_and_passes():
-    def of_two(*small_ms: float) -> Record:
-        small = replace(of(*small_ms).rows[0], batch_size=1)
-        return replace(STEADY, rows=(small, *STEADY.rows))
+def of_two(*small_ms: float, large: Record = STEADY) -> Record:
+    """Return a record of batch size 1, and of that of ``large``."""
+    small = replace(of(*small_ms).rows[0], batch_size=1)
+    return replace(large, rows=(small, *large.rows))
 
+
+def test_gate_names_each_slower_batch_once_though_it_is_the_fastest():
+    slower = of_two(19.9, 20, 20.1, large=of(19.9, 20, 20.1))
+    code, (line,), found = judged(of_two(9.99, 10, 10.01), slower)
+
+    assert code == Regression.exit_code
+    assert found.best not in found.rows
+    assert [line.count(words) for words in ("batch 1:", "batch 32:", "the fastest")] == [1, 1, 0]
+
+
+def test_gate_names_other_noisy_rows_and_passes():
     code, lines, _ = judged(of_two(9.9, 10, 10.1), of_two(9.0, 10.0, 11.0))
 
     assert code == 0

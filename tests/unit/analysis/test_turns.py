@@ -5,9 +5,11 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.records import example
 from support.turns import taken
 
-from tputfind.analysis.compare import Tried, is_certain, judged_in_turn
+from tputfind import load
+from tputfind.analysis.compare import Tried, compare, compare_turns, gate, is_certain, judged_in_turn
 from tputfind.analysis.turns import (
     ASSUMED,
     ASSUMED_DEVICE_BOUND,
@@ -20,6 +22,9 @@ from tputfind.analysis.turns import (
     order_of_block,
     scatter_of,
 )
+from tputfind.errors import TooNoisy
+from tputfind.record.record import Failure
+from tputfind.record.spec import Spec
 
 
 def until_certain(random, fail_slower=None, **noise):
@@ -175,3 +180,41 @@ def test_interval_by_pooled_scatter_holds_true_ratio():
         missed += not found.low <= 1.1 <= found.high
 
     assert missed <= 2
+
+
+def in_turn(*tried):
+    """Return the comparison of two layouts that were timed in turn at some batch sizes."""
+    variants = Spec(model="resnet18"), Spec(model="resnet18", layout="nhwc")
+    return compare_turns(variants, "a CPU", "today", tried, tolerance=0.01, seconds=9.0)
+
+
+def at(batch_size, *, rounds=3, failed=None, **noise):
+    turns = Turns(batch_sizes=(batch_size, batch_size), rounds=taken(Random(15), number=rounds, **noise))
+    return Tried(turns, failed, None if failed is None else Failure(kind="out_of_memory", message="it is full"))
+
+
+def test_comparison_in_turn_judges_each_batch_and_the_fastest(tmp_path):
+    found = in_turn(at(8, shared=1.0), at(32, new=0.8), at(64, failed=1, rounds=0), at(128, failed=0, rounds=0))
+    found.save(tmp_path / "one.json")
+
+    assert (found.model, found.recipe) == ("resnet18", "fp32 nchw eager and fp32 nhwc eager")
+    assert found.best == found.rows[1]
+    assert found.best.low < 0.8 < found.best.high < 0.9
+    assert [row.verdict for row in found.rows] == ["ambiguous", "slower", "not_comparable", "not_comparable"]
+    assert [(row.lost, row.reason) for row in found.rows[1:]] == [
+        (False, ""),
+        (True, "out of memory in NEW"),
+        (False, "out of memory in OLD"),
+    ]
+    assert found.slower_than(0.05) == [*found.rows[1:3]]
+    assert load(tmp_path / "one.json") == found
+    assert in_turn(at(8, failed=1, rounds=0)).best is None
+
+
+def test_gate_on_rounds_too_noisy_to_judge_advises_more_time():
+    problems = []
+
+    assert gate([in_turn(at(8, between=0.3))], 0.03, problems) == TooNoisy.exit_code
+    assert "--budget" in problems[0].hint
+    gate([compare(example(), example())], 0.03, problems)
+    assert "--budget" not in problems[-1].hint
