@@ -5,7 +5,9 @@ from msgspec.structs import replace
 from support.records import HEALTH, can_of, example, row, whole
 
 from tputfind.analysis import notices
-from tputfind.record.record import Compiled, Failure, OutputCheck, Row, Trial
+from tputfind.record.environment import ClockTest
+from tputfind.record.record import Compiled, Failure, OutputCheck, Row, Setting, Trial
+from tputfind.record.spec import Spec
 
 GIB = 2**30
 MIB = 2**20
@@ -719,8 +721,10 @@ def test_failure_notice_of_a_long_message_keeps_its_class_and_its_cause():
     seen = failing(message, "Traceback ...").seen
 
     assert seen.startswith("batch 77 failed in a trial: RuntimeError: Error(s) in loading state_dict")
-    assert " ... " in seen
     assert seen.endswith("size mismatch for head.bias")
+    begin, end = seen.split(" ... ")
+    assert message.startswith(f"{begin.partition(': ')[2]} ")  # only whole words
+    assert message.endswith(f" {end}")
 
 
 def test_failure_notice_of_a_short_first_sentence_keeps_the_cause_after_it():
@@ -773,3 +777,89 @@ def test_repeated_user_inputs_are_reported_for_rows_or_trials_alone(model, said)
     assert [bool(each) for each in found] == [said, said]
     for each, (seen, sizes) in zip(found, expected, strict=True):
         assert all(notice.seen.startswith(seen) and notice.batch_sizes == sizes for notice in each)
+
+
+def found_of(record, kind):
+    """Return the notice of a kind; None without one."""
+    return next((notice for notice in whole(notices.of(record)) if notice.kind == kind), None)
+
+
+@pytest.mark.parametrize(("dtype", "advice"), [("fp32", "--dtype tf32"), ("tf32", "leave the line out")])
+def test_settings_of_a_model_file_are_named_with_what_became_of_them(dtype, advice):
+    names = ("torch.backends.cuda.matmul.allow_tf32", "torch.set_float32_matmul_precision()", "torch.c", "torch.d")
+    settings = tuple(Setting(name=name, value="torch.high", kept=False) for name in names)
+    record = replace(example(), spec=replace(example().spec, dtype=dtype), settings=settings)
+    kept = replace(record, settings=(replace(settings[0], kept=True),))
+
+    overridden = found_of(record, "settings_overridden")
+    assert "cuda.matmul.allow_tf32 = high, set_float32_matmul_precision = high and 2 more" in overridden.seen
+    assert dtype in overridden.cause
+    assert overridden.advice.startswith(advice)
+    assert found_of(kept, "settings_kept").seen.endswith("sets cuda.matmul.allow_tf32 = high")
+    assert found_of(record, "settings_kept") is found_of(kept, "settings_overridden") is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "held", "kind", "named"),
+    [
+        ("fp16", {"float16": 90, "int8": 10}, "dtypes", "by size: int8 10%"),
+        ("fp16", {"float16": 90}, None, ""),
+        ("fp32", {"float32": 60, "complex64": 30, "int8": 10}, "dtypes", "complex64 30%, int8 10%"),
+        ("own", {"float16": 90, "int8": 10}, None, ""),
+        ("int8", {"bfloat16": 20, "int8": 80}, "quantized", "int8 80%, the rest bfloat16"),
+    ],
+)
+def test_parameters_that_the_dtype_did_not_convert_are_named(dtype, held, kind, named):
+    rows = (replace(row(1, 4.0), parameter_bytes=held),)
+    record = replace(example(), spec=replace(example().spec, dtype=dtype), rows=rows)
+
+    told = {kind: found_of(record, kind) for kind in ("dtypes", "quantized") if found_of(record, kind)}
+    assert list(told) == ([kind] if kind else [])
+    assert all(named in notice.seen and dtype in f"{notice.seen} {notice.cause}" for notice in told.values())
+
+
+LOSS, OPTIMIZER, BOTH = (
+    "the loss is a stand-in",
+    "the optimizer (sgd) is a stand-in",
+    "the loss and the optimizer (sgd)",
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "seen", "expected"),
+    [
+        ("net.py:make", {}, ["loss_stand_in"], (BOTH, ["under the name loss", "--optimizer names"])),
+        ("net.py:make", {"optimizer": "adamw"}, ["loss_stand_in"], (LOSS, ["under the name loss"])),
+        ("net.py:make", {}, ["loss_stand_in", "own_optimizers"], (LOSS, ["under the name loss"])),
+        ("net.py:make", {}, [], (OPTIMIZER, ["--optimizer names"])),
+        ("net.py:make", {"optimizer": "sgd"}, [], (None, [])),
+        ("net.py:make", {"phase": "infer"}, ["loss_stand_in"], (None, [])),
+        ("hf:bert", {}, ["loss_stand_in"], (LOSS, ["config.json"])),
+        ("hf:bert", {}, [], (None, [])),
+        ("resnet18", {}, ["loss_stand_in"], (None, [])),
+    ],
+)
+def test_training_with_stand_ins_says_what_stands_in(model, options, seen, expected):
+    spec = Spec(**{"model": model, "dtype": "bf16", "phase": "train", **options})
+    notice = found_of(replace(example(), spec=spec, rows=(replace(row(1, 4.0), seen=tuple(seen)),)), "stand_ins")
+
+    said, advised = expected
+    assert (notice is None) == (said is None)
+    assert notice is None or notice.seen.startswith(said)
+    assert all(words in notice.advice for words in advised)
+    assert notice is None or len(notice.advice.split("; ")) == len(advised)
+
+
+def test_defects_that_the_test_of_clocks_found_are_told():
+    events, allocator = "its events read 3.21 ms of what takes 9.87 ms", "its allocator does not count a tensor"
+    test = ClockTest(findings=(events, allocator))
+    can = replace(example().environment.can, memory_peaks=False)
+    by_host = with_environment(example(), clock="host", clock_test=test)
+    uncounted = with_environment(example(), clock="events", clock_test=test, can=can)
+    unknown = with_environment(uncounted, clock_test=ClockTest())
+
+    assert found_of(by_host, "host_clock").cause == events
+    assert found_of(uncounted, "memory_not_counted").cause == allocator
+    assert "does not report" in found_of(unknown, "memory_not_counted").cause
+    assert found_of(by_host, "memory_not_counted") is found_of(uncounted, "host_clock") is None
+    assert "host_clock" not in kinds(with_environment(by_host, clock_test=None))

@@ -89,14 +89,14 @@ def _settings_notices(record: Record) -> Iterator[Notice]:
         own = record.spec.dtype == "tf32"
         yield Notice(
             kind="settings_overridden",
-            seen=f"the model's file sets {_list_settings(overridden)}",
-            cause=f"overridden: --dtype {record.spec.dtype} says how fp32 is computed",
+            seen=f"the file sets {_list_settings(overridden)}",
+            cause=f"overridden by --dtype {record.spec.dtype}",
             advice="leave the line out" if own else "--dtype tf32 measures it so",
         )
     if kept:
         yield Notice(
             kind="settings_kept",
-            seen=f"the model's file sets {_list_settings(kept)}",
+            seen=f"the file sets {_list_settings(kept)}",
             cause="kept: it was measured so",
             advice="set the same where it is deployed",
         )
@@ -119,18 +119,18 @@ def _dtype_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     converted = CONVERTED.get(record.spec.dtype, "float32")
     found = {name: count for row in timed[:1] for name, count in row.parameter_bytes.items() if name != converted}
     total_bytes = sum(timed[0].parameter_bytes.values())
-    named = ", ".join(f"{name} ({count / total_bytes:.0%} of the bytes)" for name, count in found.items())
+    named = ", ".join(f"{name} {count / total_bytes:.0%}" for name, count in found.items())
     if found and record.spec.dtype in QUANTIZED:
         yield Notice(
             kind="quantized",
-            seen=f"linear layers compute in {record.spec.dtype}; parameters are {named}, the others {converted}",
-            cause="torchao quantises weights without calibration, and activations in every step",
-            advice="compare the accuracy with that of bf16: it is not judged here",
+            seen=f"linear layers compute in {record.spec.dtype}; parameters: {named}, the rest {converted}",
+            cause="torchao quantises without calibration",
+            advice="the accuracy is not judged: compare it",
         )
     elif found:
         yield Notice(
             kind="dtypes",
-            seen=f"parameters were left as they are: {named}",
+            seen=f"parameters left as they are, by size: {named}",
             cause=f"--dtype {record.spec.dtype} converts real floating-point numbers alone",
             advice="--dtype own converts nothing",
         )

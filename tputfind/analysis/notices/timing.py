@@ -185,17 +185,17 @@ def _clock_test_notices(record: Record) -> Iterator[Notice]:
     if environment.clock == "host":
         yield Notice(
             kind="host_clock",
-            seen=f"the host clock times {environment.device}, and each batch is waited for: {test.findings[0]}",
-            cause="events that its torch backend does not have, or has wrong",
-            advice="another version of its driver or of its package may have them right",
+            seen=f"the host clock times {environment.device}, and each batch is waited for",
+            cause=test.findings[0],
+            advice="try another version of its driver",
         )
     if not environment.can.memory_peaks:
         uncounted = [finding for finding in test.findings if "allocator" in finding]
         yield Notice(
             kind="memory_not_counted",
-            seen=f"peaks of memory are left empty: {' '.join(uncounted) or 'its allocator does not report them'}",
-            cause="counters that its torch backend does not have, or has wrong",
-            advice="the largest batch is tried all the same, and does not rest on them",
+            seen="peaks of memory are left empty",
+            cause=" ".join(uncounted) or "its allocator does not report them",
+            advice="the largest batch does not rest on them",
         )
 
 
