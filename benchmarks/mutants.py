@@ -59,7 +59,7 @@ GROUPS: Final = {
     "resume": Group(("session/resume",), ("session/test_resume.py", "report/test_fleet.py")),
     "sizing": Group(("sizing/*",), ("sizing",)),
     "record": Group(("record/record", "record/untrusted"), ("record",)),
-    "output_check": Group(("worker/output_check",), ("../real/test_output_check.py",)),
+    "output_check": Group(("worker/output_check",), ("../real/test_output_check.py", "worker/test_novelty.py")),
 }
 """Packages, or modules in them, in which an unnoticed change would cost the most."""
 
