@@ -48,7 +48,10 @@ GROUPS: Final = {
     ),
     "notices": Group(("analysis/notices/*",), ("analysis/test_notices.py", "analysis/test_noise.py")),
     "turns": Group(("analysis/turns",), ("analysis/test_turns.py", "analysis/test_race.py", "runners/test_race.py")),
-    "race": Group(("analysis/race", "runners/race"), ("analysis/test_race.py", "runners/test_race.py")),
+    "race": Group(
+        ("analysis/race", "runners/race"),
+        ("analysis/test_race.py", "runners/test_race.py", "session/test_resume.py"),
+    ),
     "rounds": Group(("session/turns",), ("runners/test_race.py", "../real/test_compare_run.py")),
     "failures": Group(("processes/failures",), ("processes",)),
     "outcome": Group(("session/outcome", "session/expectations"), ("session",)),

@@ -19,6 +19,7 @@ from tputfind.analysis.answers import (
     peak_bytes,
     ran_in_all_processes,
     rate_ratio_interval,
+    scatter,
     throughput_interval,
     to_deploy,
 )
@@ -127,7 +128,7 @@ def test_batch_to_deploy_is_knee_or_best_within_slo():
 
 def test_slo_that_a_median_may_meet_is_not_known_to_be_missed():
     record = replace(example(), rows=(row(1, 11.0), row(8, 20.0)))
-    few = replace(record, rows=(row(1, 9.0, batches=50), row(8, 20.0)))
+    few = replace(record, rows=(row(1, 9.503), row(8, 20.0)))  # its median is 9.998 ms
 
     assert none_within_slo([record, record]) == "has p99 within --slo 10 ms"
     assert none_within_slo([record, few]) == "is known to have p99 within --slo 10 ms"
@@ -206,6 +207,9 @@ def test_the_ratio_of_two_rates_is_of_samples_and_not_of_batches():
     assert interval.low < 2 < interval.high
     assert interval.low * interval.high == pytest.approx(4)
     assert rate_ratio_interval(row(1, 1.0), row(1, 1.0)) is None
+    wider = replace(one, timings=(*one.timings[:2], replace(other.timings[0], device_ms=(10.1,) * 9)))
+    assert rate_ratio_interval(wider, other, 0.99).high > rate_ratio_interval(wider, other).high
+    assert scatter([one, wider]) == throughput_interval(wider).half_width > scatter([one]) > scatter([FAILED]) == 0
 
 
 def test_rate_is_printed_with_significant_digits():

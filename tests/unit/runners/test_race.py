@@ -133,6 +133,13 @@ def test_variants_without_time_are_untried_with_expected_seconds():
     assert outcomes(just_enough)["nhwc", "compile"] != "untried"
 
 
+def test_rival_that_seems_fastest_gets_the_next_round():
+    space = Space({"nhwc": 0.97, "compile": 0.99, "compile:freezing": 0.5}, noise=0.1)
+    space.race(600.0)
+
+    assert [new.mode for _, new in space.met[:4]] == ["eager", "compile", "compile:freezing", "compile"]
+
+
 def test_rounds_between_the_fastest_leave_time_and_end_at_the_last_look():
     factors = {"nhwc": 1.0, "compile": 1.0, "compile:freezing": 1.0}
     hurried, patient = Space(factors, noise=9.0), Space(factors, noise=9.0)
@@ -295,6 +302,17 @@ def test_resumed_race_takes_no_round_again_and_tries_what_was_left_out():
     rounds = [pair for pair in space.met if {spec.mode for spec in pair} == {"eager"}]
     assert len(layouts[1].turns.rounds) == len(rounds)
     assert space.met[: len(met)] == met
+
+
+def test_resumed_race_adds_rounds_to_the_pairs_that_met():
+    space = Space({"nhwc": 1.0, "compile": 1.0, "compile:freezing": 1.0}, noise=9.0)
+    begun = space.race(300.0)
+    before = {(one.against, one.spec): len(one.turns.rounds) for one in begun.contenders[1:]}
+    course = space.race(3000.0, before=begun.contenders)
+
+    rounds = {(one.against, one.spec): len(one.turns.rounds) for one in course.contenders[1:]}
+    assert rounds == {pair: space.met.count(pair) for pair in rounds}
+    assert any(count > before.get(pair, count) for pair, count in rounds.items())
 
 
 def test_resumed_race_that_was_decided_takes_no_round():
