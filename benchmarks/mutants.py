@@ -40,7 +40,7 @@ GROUPS: Final = {
     "stats": Group(("stats",), ("test_stats.py", "analysis/test_answers.py", "analysis/test_compare.py")),
     "compare": Group(
         ("analysis/compare",),
-        ("analysis/test_compare.py", "analysis/test_gate.py", "analysis/test_turns.py"),
+        ("analysis/test_compare.py", "analysis/test_gate.py", "analysis/test_turns.py", "report/test_fleet.py"),
     ),
     "answers": Group(
         ("analysis/answers",),

@@ -1,6 +1,7 @@
 """Ratios of variants timed in interleaved rounds."""
 
 from random import Random
+from statistics import median
 
 import pytest
 from hypothesis import given
@@ -28,20 +29,20 @@ from tputfind.record.spec import Spec
 
 
 def until_certain(random, fail_slower=None, **noise):
-    """Return the judgement at which a comparison stops; it checks after some of the rounds only."""
+    """Return the judgement at which a comparison stops, and its rounds; it checks after some of the rounds only."""
     rounds = ()
     for look in LOOKS:
         rounds += taken(random, number=look - len(rounds), **noise)
         judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), 0.01, 1)
         if is_certain(judgement, fail_slower):
             break
-    return judgement
+    return judgement, len(rounds)
 
 
 def test_equal_models_differ_in_at_most_5_percent_with_early_stopping():
     random = Random(1)
 
-    told_apart = sum(until_certain(random).verdict in ("faster", "slower") for _ in range(1000))
+    told_apart = sum(until_certain(random)[0].verdict in ("faster", "slower") for _ in range(1000))
 
     assert told_apart <= 50
 
@@ -49,10 +50,12 @@ def test_equal_models_differ_in_at_most_5_percent_with_early_stopping():
 def test_five_percent_are_found_through_a_load_of_thirty_that_both_share():
     random = Random(2)
 
-    found = [until_certain(random, new=0.95).verdict for _ in range(200)]
+    found = [until_certain(random, new=0.95) for _ in range(200)]
 
-    assert found.count("slower") >= 195
-    assert found.count("faster") == 0
+    verdicts = [one.verdict for one, _ in found]
+    assert verdicts.count("slower") >= 195
+    assert verdicts.count("faster") == 0
+    assert median(rounds for _, rounds in found) < LOOKS[-1]
 
 
 def test_gate_ends_rounds_once_pass_or_failure_is_certain():
@@ -61,9 +64,10 @@ def test_gate_ends_rounds_once_pass_or_failure_is_certain():
     passed = [until_certain(random, fail_slower=0.05) for _ in range(100)]
     failed = [until_certain(random, fail_slower=0.05, new=0.85) for _ in range(100)]
 
-    assert sum(one.is_regression(0.05) for one in passed) == 0
-    assert sum(one.low >= 0.95 for one in passed) >= 95
-    assert all(one.is_regression(0.05) for one in failed)
+    assert sum(one.is_regression(0.05) for one, _ in passed) == 0
+    assert sum(one.low >= 0.95 for one, _ in passed) >= 95
+    assert all(one.is_regression(0.05) for one, _ in failed)
+    assert all(median(rounds for _, rounds in found) < LOOKS[-1] / 2 for found in (passed, failed))
 
 
 @given(st.floats(0.2, 5.0), st.lists(st.floats(0.01, 1.0), min_size=3, max_size=6))
@@ -189,7 +193,7 @@ def in_turn(*tried):
 
 
 def at(batch_size, *, rounds=3, failed=None, **noise):
-    turns = Turns(batch_sizes=(batch_size, batch_size), rounds=taken(Random(15), number=rounds, **noise))
+    turns = Turns(batch_sizes=(batch_size, 2 * batch_size), rounds=taken(Random(15), number=rounds, **noise))
     return Tried(turns, failed, None if failed is None else Failure(kind="out_of_memory", message="it is full"))
 
 
@@ -199,6 +203,7 @@ def test_comparison_in_turn_judges_each_batch_and_the_fastest(tmp_path):
 
     assert (found.model, found.recipe) == ("resnet18", "fp32 nchw eager and fp32 nhwc eager")
     assert found.best == found.rows[1]
+    assert (found.best.old_batch, found.best.new_batch) == (32, 64)
     assert found.best.low < 0.8 < found.best.high < 0.9
     assert [row.verdict for row in found.rows] == ["ambiguous", "slower", "not_comparable", "not_comparable"]
     assert [(row.lost, row.reason) for row in found.rows[1:]] == [
