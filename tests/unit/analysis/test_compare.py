@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.records import CPU_CAN, example
 
-from tputfind.analysis.compare import Judgement, compare, gate
-from tputfind.errors import BadRequest, Regression
+from tputfind.analysis.compare import Judgement, compare
+from tputfind.errors import BadRequest
 from tputfind.record.record import Edge, Failure, Health, Row, Timing
 from tputfind.record.types import METHOD
 from tputfind.report.renderers.markdown import render_markdown
@@ -45,22 +45,6 @@ def test_rows_within_tolerance_are_same_and_beyond_differ():
     assert found.slower_than(0.06) == []
 
 
-def test_processes_that_differ_too_much_leave_it_open():
-    found = compare(record(steady(8, 20, spread=0.1)), record(steady(8, 21, spread=0.1)))
-
-    assert found.verdict == "ambiguous"
-    assert found.best.low < 1 < found.best.high
-
-
-def test_one_process_does_not_show_how_processes_differ():
-    found = compare(record(row(8, [20] * 50)), record(row(8, [30] * 50)))
-
-    assert (found.verdict, found.best.reason) == (
-        "ambiguous",
-        "timed in one process: measure with --processes 3 or more",
-    )
-
-
 def test_compare_row_of_one_process_has_no_interval_and_leaves_other_rows():
     spec = replace(example().spec, processes=None)
     beside = replace(row(2, [20.0] * 50), ended_by="beside")
@@ -92,7 +76,7 @@ def test_another_job_is_refused_unless_forced_and_then_named(change, named):
     old = record(steady(8, 20))
     new = replace(old, spec=replace(old.spec, **change))
 
-    with pytest.raises(BadRequest, match=named):
+    with pytest.raises(BadRequest, match=rf"{named}.*\(--force"):
         compare(old, new)
     assert named in compare(old, new, force=True).unlike
 
@@ -185,17 +169,13 @@ def test_batch_failing_in_new_record_is_lost_and_counts_as_slower():
     assert found.slower_than(0.5) == [found.rows[1]]
 
 
-def test_records_without_a_row_in_common_are_compared_by_their_fastest():
-    found = compare(record(steady(8, 20)), record(steady(16, 40)))
-
-    assert (found.rows, found.verdict) == ((), "same")
-    assert compare(record(), record(steady(8, 20))).verdict == "not_comparable"
-
-
 def test_a_tolerance_that_no_figures_keep_is_refused():
-    for tolerance in (-1, 0, 0.002, 1):
-        with pytest.raises(BadRequest, match="tolerance"):
-            compare(record(steady(8, 20)), record(steady(8, 20)), tolerance=tolerance)
+    old = record(steady(8, 20))
+
+    assert compare(old, old, tolerance=0.0029).tolerance == 0.0029
+    for tolerance in (-1, 0, 0.0028, 1):
+        with pytest.raises(BadRequest, match=r"tolerance of \S+ is not above 0\.28%"):
+            compare(old, old, tolerance=tolerance)
 
 
 def test_processes_of_two_paces_have_no_interval_that_could_be_printed():
@@ -212,16 +192,6 @@ def test_the_fastest_are_of_the_batch_sizes_that_both_have():
 
     assert (found.best.old_batch, found.best.new_batch, found.verdict) == (1, 1, "same")
     assert "only OLD has batch 256" in found.differs
-
-
-def test_rows_bound_by_the_host_pass_no_judgement_on_a_gate():
-    def at(ms):
-        timings = tuple(Timing(device_ms=(ms * near,) * 20, enqueue_ms=(ms,) * 20) for near in (0.999, 1, 1.001))
-        return record(Row(batch_size=1, timings=timings))
-
-    found = compare(at(4), at(8))
-
-    assert (found.verdict, found.best.host_bound, found.slower_than(0.03)) == ("slower", True, [])
 
 
 def test_inputs_and_threads_of_a_cpu_make_it_another_job():
@@ -257,15 +227,6 @@ def test_slower_fastest_rows_of_different_batches_are_reported():
     assert compare(record(), record()).slower_than(0.03) == []
 
 
-def test_row_is_slower_than_fraction_only_if_interval_excludes_equality():
-    old, new = record(steady(8, 20, spread=0.1)), record(steady(8, 24, spread=0.1))
-    found = compare(old, new)
-
-    assert found.best.ratio < 0.9
-    assert found.slower_than(0.03) == []
-    assert all(one.may_be_slower_than(0.03) for one in found.rows)
-
-
 @pytest.mark.parametrize(
     ("ratio", "low", "high", "slower", "may_be"),
     [
@@ -284,15 +245,6 @@ def test_slower_by_3_percent_is_certain_possible_or_excluded(ratio, low, high, s
 
     assert one.slower_than(1 - 0.97) is slower
     assert one.may_be_slower_than(1 - 0.97) is may_be
-
-
-def test_certainly_slower_row_is_not_reported_as_maybe_slower():
-    found = compare(record(steady(1, 10), steady(2, 5)), record(steady(1, 20), steady(2, 5)))
-
-    assert [one.new_batch for one in found.slower_than(0.03)] == [1]
-    problems = []
-    assert gate([found], 0.03, problems) == 1
-    assert [type(problem) for problem in problems] == [Regression]
 
 
 def test_rows_beyond_the_largest_batch_of_the_new_record_are_lost():
@@ -344,14 +296,6 @@ def test_rates_that_repeat_to_two_permille_are_the_same_within_the_tolerance(rat
     assert compare(old, new, tolerance=tolerance).verdict == verdict
     if tolerance == 0.01:
         assert compare(old, new).verdict == verdict
-
-
-def test_tolerance_below_repeatability_is_refused():
-    old = record(steady(8, 20))
-
-    assert compare(old, old, tolerance=0.0029).tolerance == 0.0029
-    with pytest.raises(BadRequest, match=r"above 0\.28%"):
-        compare(old, old, tolerance=0.0028)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_gate_on_slower_row_within_tolerance_gives_one_reason():
     [
         (of(10.0), "timed in one process"),
         (of(10, 10, 10, health=Health(readings=9, slowed={"software_thermal": 0.5})), "throttled in NEW"),
-        (of(), "not timed in NEW"),
+        (of(), "one of them has no row that was timed"),
     ],
 )
 def test_gate_on_a_record_that_no_quiet_would_help_exits_with_2(new, reason):
@@ -60,7 +60,7 @@ def test_gate_on_a_record_that_no_quiet_would_help_exits_with_2(new, reason):
 
     assert code == BadRequest.exit_code
     (line,) = lines
-    assert "could not be judged" in line
+    assert f"could not be judged: {reason}" in line
 
 
 def test_gate_on_a_host_bound_slowdown_exits_as_too_noisy():
@@ -100,6 +100,8 @@ def test_gate_names_each_slower_batch_once_though_it_is_the_fastest():
     assert code == Regression.exit_code
     assert found.best not in found.rows
     assert [line.count(words) for words in ("batch 1:", "batch 32:", "the fastest")] == [1, 1, 0]
+    _, (line,), _ = judged(STEADY, of(19.9, 20, 20.1, batch_size=16))
+    assert "the fastest (batch 32 and 16): 75.0 % slower" in line
 
 
 def test_gate_names_other_noisy_rows_and_passes():

@@ -114,10 +114,6 @@ def test_two_processes_do_not_suffice_under_exact_options_or_slo(asked):
     assert stopping.ended_by(replace(DEFAULT, **asked), row) is None
 
 
-def test_the_processes_of_a_row_share_four_seconds():
-    assert stopping.process_plan(DEFAULT, 0).max_seconds == pytest.approx(4 / 3)
-
-
 def test_row_continues_within_its_seconds_only_with_max_noise():
     wide = [process(step_ms, 100, seconds=1.1) for step_ms in (10, 20, 15)]
 
