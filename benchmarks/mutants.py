@@ -36,7 +36,11 @@ class Group(NamedTuple):
 
 
 GROUPS: Final = {
-    "search": Group(("search/*",), ("search",)),
+    "search": Group(("search/edge", "search/forecast"), ("search",)),
+    "replay": Group(
+        ("search/allocator", "search/replay"),
+        ("search/test_allocator.py", "search/test_replay.py", "search/test_addresses.py"),
+    ),
     "stats": Group(("stats",), ("test_stats.py", "analysis/test_answers.py", "analysis/test_compare.py")),
     "compare": Group(
         ("analysis/compare",),
@@ -101,11 +105,12 @@ def stale_patterns() -> list[str]:
 def prepare(copy: Path, group: Group) -> None:
     """Copy the repository, and configure which modules mutmut changes and which tests it runs."""
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".*", "__pycache__", "mutants", "build"))
+    real = any("real/" in test for test in group.tests)  # these are marked long, as are others that take too long here
     settings = {
         "source_paths": ["tputfind"],
         "only_mutate": [f"tputfind/{module}.py" for module in group.modules],
         "also_copy": ["tests", "results", "docs", "README.md", "CONTRIBUTING.md", "pyproject.toml", "setup.cfg"],
-        "pytest_add_cli_args": ["-p", "no:cacheprovider", "-m", "long or not long"],
+        "pytest_add_cli_args": ["-p", "no:cacheprovider", *(["-m", "long or not long"] if real else [])],
         # Tests that never end stop after this many times their usual seconds, which vary on a machine that others use.
         "timeout_multiplier": ["3"],
         "pytest_add_cli_args_test_selection": [f"tests/unit/{test}" for test in group.tests],
