@@ -1,6 +1,7 @@
 """A record with round numbers, like the record of a run."""
 
 import base64
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import Final, Literal
@@ -137,12 +138,13 @@ QUOTING = ("trial_", "row_", "failed_when_", "output_unchecked")
 
 
 def whole(found: Sequence[Notice]) -> Sequence[Notice]:
-    """Check that each notice has a printable sign, cause and advice, and return the notices."""
+    """Check that each notice has a printable sign, cause and advice without unknowns, and return the notices."""
     for notice in found:
         for text in (notice.seen, notice.cause, notice.advice):
             assert isinstance(text, str)
             assert text
             assert text.isprintable()
+            assert not re.search(r"\bNone\b", text)
         (section,) = notices_of([notice])
         line, quotes = notice_line(section.entries[0]), notice.kind.startswith(QUOTING)
         assert len(line) <= (MOST_SIGNS_QUOTING if quotes else MOST_SIGNS), line

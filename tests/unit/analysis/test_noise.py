@@ -231,6 +231,8 @@ def test_single_unsteady_process_gives_no_notice_about_differing_processes():
     (notice,) = [notice for notice in found if notice.kind == "wide_interval"]
     assert "processes differ" not in notice.cause
     assert "--processes" in notice.advice
+    jumps = replace(row(4, 5.0), timings=(Timing(device_ms=(10.0,) * 99 + (99.0,)),))
+    assert not [one for one in notices.of(replace(record, rows=(jumps,))) if "--processes" in one.advice]
 
 
 def test_cut_short_window_is_reported_but_not_an_unfinished_row():
