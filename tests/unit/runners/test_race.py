@@ -13,7 +13,7 @@ from support.turns import taken
 
 from tputfind.analysis.compare import Tried
 from tputfind.analysis.turns import LOOKS, Turns
-from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits
+from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits, OutOfTime
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
@@ -35,7 +35,9 @@ class Space:
         self.broken = broken
         self.noise = noise
         self.failure = Failure(kind="error", message="had enough")
-        self.fails_from = None  # rounds after which nhwc fails
+        self.refusal = NoSuchDevice("cannot compile here")
+        self.fails_from = None  # rounds after which a layout fails
+        self.fails_later = "nhwc"
         self.now_s = 0.0
         self.met = []
 
@@ -44,7 +46,7 @@ class Space:
 
     def duel(self, old, new):
         if "refused" in self.factors and new.mode == self.factors["refused"]:
-            raise NoSuchDevice("cannot compile here")
+            raise self.refusal
         return Simulated(self, old, new)
 
     def race(self, seconds, **options):
@@ -59,7 +61,7 @@ class Simulated(Duel):
 
     def __init__(self, space, old, new):
         self.space, self.pair, self.took_s = space, (old, new), 0.0
-        self.tried = Tried(Turns(batch_sizes=(8, 8)))
+        self.tried = Tried(Turns(batch_sizes=(8, 4)))
 
     def take_round(self, random):
         space = self.space
@@ -67,7 +69,7 @@ class Simulated(Duel):
         space.now_s += max(SECONDS[spec.mode] for spec in self.pair)
         failed = [number for number, spec in enumerate(self.pair) if spec.mode in space.broken]
         if space.fails_from is not None and len(space.met) >= space.fails_from:
-            failed = [number for number, spec in enumerate(self.pair) if spec.layout == "nhwc"][:1] or failed
+            failed = [number for number, spec in enumerate(self.pair) if spec.layout == space.fails_later][:1] or failed
         if failed:
             self.tried = self.tried._replace(failed=failed[-1], failure=space.failure)
             return
@@ -158,10 +160,13 @@ def test_variant_that_fails_loses_with_its_reason():
     assert course.leader.mode == "compile:freezing"
 
 
-def test_variant_that_device_refuses_fails_with_the_refusal():
-    course = Space({"nhwc": 1.5, "compile": 9.0, "compile:freezing": 1.2, "refused": "compile"}).race(600.0)
+@pytest.mark.parametrize(("refusal", "outcome"), [(NoSuchDevice("not here"), "failed"), (OutOfTime("late"), "untried")])
+def test_variant_that_does_not_begin_to_run_has_its_refusal_as_reason(refusal, outcome):
+    space = Space({"nhwc": 1.5, "compile": 9.0, "compile:freezing": 1.2, "refused": "compile"})
+    space.refusal = refusal
+    course = space.race(600.0)
 
-    assert "cannot compile here" in [one.reason for one in course.contenders if one.outcome == "failed"]
+    assert [one.reason for one in course.contenders if one.outcome == outcome] == [refusal.message]
     assert course.leader.mode == "compile:freezing"
 
 
@@ -339,6 +344,14 @@ def test_leader_that_fails_later_gives_way_to_the_first_variant():
 
     assert course.leader == PLAIN
     assert outcomes(course)["nhwc", "eager"] == "failed"
+
+
+def test_first_variant_that_fails_later_leaves_the_lead_to_the_other():
+    space = Space({"nhwc": 1.03, "compile": 2.0, "compile:freezing": 1.0}, broken=("compile", "compile:freezing"))
+    space.fails_from, space.fails_later = 4, "nchw"
+    course = space.race(600.0)
+
+    assert (course.leader.layout, outcomes(course)["nchw", "eager"]) == ("nhwc", "failed")
 
 
 def test_levels_are_products_of_ratios_along_duels():
