@@ -280,6 +280,8 @@ def test_values_of_outputs_follow_the_axes_and_are_few():
     assert len(values) == size
 
 
-@pytest.mark.parametrize("model", [torch.rand_like, lambda x: x / 0, lambda x: x.int(), lambda x: None])
-def test_values_of_random_infinite_or_no_outputs_are_not_compared(model):
+@pytest.mark.parametrize(
+    "model", [torch.rand_like, lambda x: x / 0, lambda x: x.int(), lambda x: None, lambda x: x.sign() * 1e-40]
+)
+def test_values_of_random_infinite_vanishing_or_no_outputs_are_not_compared(model):
     assert values_of_outputs(batch_of(model, 8), "fp32") == ()

@@ -6,7 +6,7 @@ A disturbance of one window also hits its neighbours, and cancels in their ratio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from math import dist, hypot, inf
+from math import dist, hypot
 from random import Random
 from statistics import fmean, median
 from time import monotonic
@@ -129,12 +129,15 @@ def take_round(
 
 
 def _check_values(specs: Sequence[Spec], values: Sequence[Sequence[float]]) -> None:
-    """Raise VariantFailed if outputs of one dtype differ from those of the first variant by more than rounding."""
-    first, *_ = specs
+    """Raise VariantFailed if outputs of one dtype differ from those of the first variant by more than rounding.
+
+    They may differ in number or in order: rounding can decide which boxes a detector finds.
+    """
+    first, there = specs[0], values[0]
     for index, (spec, here) in enumerate(zip(specs, values, strict=True)):
-        if spec.dtype != first.dtype or not here or not values[0]:
+        if spec.dtype != first.dtype or len(here) != len(there):
             continue
-        apart = dist(here, values[0]) / max(hypot(*values[0]), 1e-300) if len(here) == len(values[0]) else inf
+        apart = min(dist(here, there), dist(sorted(here), sorted(there))) / max(hypot(*there), 1e-300)
         if apart > NOISE[spec.dtype]:
             how = f"outputs differ by {apart:.2g} (relative) from those of {name_of(first)}"
             raise VariantFailed(index, Failure(kind="wrong_output", message=how))
@@ -189,8 +192,8 @@ class Duel:
         try:
             number = len(turns.rounds)
             error = REPEATABILITY if number else self._first_error
-            how = {"together": self._together, "one_model": self._one_model}
-            taken = take_round(self.variants, number, random, error=error, **how)
+            together, one_model = self._together, self._one_model
+            taken = take_round(self.variants, number, random, together=together, error=error, one_model=one_model)
         except VariantFailed as failed:
             if self._together and for_want_of_memory(failed.failure):
                 self._together = False  # one after the other, each may have enough memory
