@@ -126,16 +126,16 @@ _MOST_VALUES: Final = 4096
 
 
 def values_of_outputs(batch: Batch, dtype: str) -> tuple[float, ...]:
-    """Run a batch eagerly; return up to 4096 values of its outputs, in the order of their axes.
+    """Run a batch; return up to 4096 values of its outputs, in the order of their axes.
 
     Returns none if a second run gives others, if they are not finite, or if those of a tensor are below the dtype's
     normal numbers.
     """
-    run, found = batch.eager or batch, list[torch.Tensor]()
+    found = list[torch.Tensor]()
     for _ in range(2):
-        if run.restore is not None:
-            run.restore()
-        outputs = [one for one in _tensors(run()) if one.numel()]
+        if batch.restore is not None:
+            batch.restore()
+        outputs = [one for one in _tensors(batch()) if one.numel()]
         if any(0 < float(one.abs().max()) < torch.finfo(one.dtype).tiny for one in outputs):
             return ()
         found.append(torch.cat([torch.zeros(0), *(one.double().flatten().cpu() for one in outputs)]))

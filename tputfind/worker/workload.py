@@ -181,10 +181,11 @@ class Workload:
         self._module.train()
 
     def batch_to_compare(self) -> Batch:
-        """Return the smallest batch; its inputs have the same values in every layout."""
-        batch = self.batch(self._spec.smallest_batch)
+        """Return the smallest batch, which runs eagerly; its inputs have the same values in every layout."""
+        size = self._spec.smallest_batch
+        batch = Batch(self._step_of(self._module), size, self._inputs(size).call, lambda: self._split)
         if not callable(self._wanted):  # they were drawn in the order of memory
-            batch.copy_values(self._draw(batch.size, 0, self._placement._replace(layout="nchw")))
+            batch.copy_values(self._draw(size, 0, self._placement._replace(layout="nchw")))
         return batch
 
     def check_training(self, batch: Batch) -> OutputCheck | None:
