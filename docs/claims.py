@@ -571,9 +571,7 @@ COMPARISON = (
         H200,
         ("nvidia-h200/tune/resnet50-fp16.json",),
         race_on_gpu,
-        (
-            "{} samples/s at batch {}: channels last gained a factor of {}, compiling another {}, and freezing another {}",
-        ),
+        ("{} samples/s at batch {}: channels last gained a factor of {}, compiling another {}, freezing another {}",),
     ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",
