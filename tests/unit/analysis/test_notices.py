@@ -409,7 +409,7 @@ def test_smaller_output_of_a_trial_may_be_an_error_that_the_model_caught():
     message = "batch 52 returned 0 values, and batch 44 1"
     record = replace(example(), trials=(Trial(batch_size=52, failure=failed("wrong_output", message)),), rows=())
 
-    assert "the model caught an error, such as out of memory" in told(record, "trial_wrong_output").cause
+    assert "the model caught an error" in told(record, "trial_wrong_output").cause
 
 
 def test_error_of_timed_rows_is_one_notice_that_says_it_came_after_the_trial():

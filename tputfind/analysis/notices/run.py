@@ -207,7 +207,7 @@ _CAUSES: Final[dict[FailureKind, str]] = {
     "unsupported": "it does not run so",
     "died": "a crash, an exit, or no host memory",
     "timeout": "it hangs, or is far slower",
-    "wrong_output": "a kernel is wrong at this size, or the model caught an error, such as out of memory",
+    "wrong_output": "a kernel is wrong at this size, or the model caught an error",
     "error": "the model fails",
 }
 
