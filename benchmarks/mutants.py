@@ -21,6 +21,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import tputfind
+
 ROOT: Final = Path(__file__).parents[1]
 NOT_NOTICED: Final = {0: "not noticed", 33: "no test runs it"}
 """mutmut's exit codes of changes that pass; with any other code a test failed or did not end."""
@@ -97,9 +99,11 @@ def main() -> None:
 
 def stale_patterns() -> list[str]:
     """Return the modules and tests of ``GROUPS`` that match no file."""
-    patterns = [f"tputfind/{module}.py" for group in GROUPS.values() for module in group.modules]
-    patterns += [f"tests/unit/{test}" for group in GROUPS.values() for test in group.tests]
-    return [pattern for pattern in patterns if not any(ROOT.glob(pattern))]
+    modules = [f"{module}.py" for group in GROUPS.values() for module in group.modules]
+    tests = [f"tests/unit/{test}" for group in GROUPS.values() for test in group.tests]
+    package = Path(tputfind.__file__).parent
+    found = [(package, pattern) for pattern in modules] + [(ROOT, pattern) for pattern in tests]
+    return [pattern for folder, pattern in found if not any(folder.glob(pattern))]
 
 
 def prepare(copy: Path, group: Group) -> None:
