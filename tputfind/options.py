@@ -147,7 +147,7 @@ def _unknown_option(name: str, known: Iterable[str]) -> str:
 
 def option_word(value: object) -> object:
     """Return a dtype, device, memory format or optimizer of torch as an option takes it, such as fp16 or cuda:1."""
-    if isinstance(value, type) and value.__module__.startswith("torch.optim."):
+    if isinstance(value, type) and value.__module__.startswith("torch.optim"):
         return value.__name__.lower()
     kind = type(value)
     if kind.__module__ != "torch" or kind.__name__ not in ("dtype", "device", "memory_format"):

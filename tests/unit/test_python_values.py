@@ -109,6 +109,7 @@ def test_the_batch_to_deploy_is_a_row_of_the_record():
         ("device", torch.device("cuda", 1), "cuda:1"),
         ("device", ["cpu"], "cpu"),
         ("optimizer", torch.optim.AdamW, "adamw"),
+        ("optimizer", torch.optim.Adafactor, "adafactor"),
     ],
 )
 def test_values_of_torch_are_taken_as_words_of_the_command_line(option, value, text):
