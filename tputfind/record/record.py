@@ -1,5 +1,6 @@
 """The record of a run as frozen values, and their JSON. Every table, page and plan is a function of these."""
 
+from collections.abc import Sequence
 from itertools import chain
 from statistics import fmean
 from typing import Annotated, Final, Literal
@@ -459,9 +460,14 @@ row; in 510 of device-bound rows, over 99 % lay within ``_DOUBT_DEVICE_BOUND`` (
 
 def host_bound(row: Row) -> bool | None:
     """Return whether the row is host-bound: submitting a batch takes 80 % of its span; None if unknown."""
-    if not row.enqueue_ms or not row.device_ms:
+    return waits_for_host(row.enqueue_ms, row.device_ms)
+
+
+def waits_for_host(submission_ms: Sequence[float], spans_ms: Sequence[float]) -> bool | None:
+    """Return whether submitting batches takes 80 % of their spans; None if unknown."""
+    if not submission_ms or not spans_ms:
         return None
-    return fmean(row.enqueue_ms) >= HOST_BOUND_SHARE * fmean(row.device_ms)
+    return fmean(submission_ms) >= HOST_BOUND_SHARE * fmean(spans_ms)
 
 
 def doubt_of_one_process(row: Row) -> float:

@@ -23,7 +23,7 @@ from tputfind.processes.failures import ChildFailed, for_want_of_memory, misuse_
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.identity import name_of
-from tputfind.record.record import HOST_BOUND_SHARE, Failure
+from tputfind.record.record import Failure, waits_for_host
 from tputfind.record.spec import Spec
 from tputfind.record.types import NOISE, REPEATABILITY
 from tputfind.session.health import Watch
@@ -300,7 +300,7 @@ class _Process:
 
     def median_speed(self) -> Speed:
         alone, back_to_back = self._spans_ms[True], self._spans_ms[False]
-        waits = fmean(self._submission_ms) >= HOST_BOUND_SHARE * fmean(alone) if self._submission_ms else None
+        waits = waits_for_host(self._submission_ms, alone)
         if not self._variant.can.events:  # every step is synchronised, and the windows are spread over more time
             alone = back_to_back = alone + back_to_back
         rate, size = 1000 * self._ready.samples / fmean(back_to_back), self._variant.batch_size
