@@ -49,17 +49,18 @@ def test_edge_of_a_training_script_equals_that_of_its_bare_loop(tmp_path, script
 @pytest.mark.parametrize("script", [train_gan, train_ema])
 def test_step_takes_as_long_as_in_the_bare_loop(script):
     step = OwnStep(own_step(read_spec(f"{MODELS}/{script.__name__.rpartition('.')[2]}.py:step", {})), CPU)
-    measured, loop_s = [], []
+    measured_s, loop_s = [], []
     batch = step.batch(1)
     for _ in range(2):
         batch()
     for _ in range(6):  # alternate, and take the fastest of each, since the machine has other work
-        start_s = perf_counter()
-        batch()
-        measured.append(perf_counter() - start_s)
-        loop_s.append(min(script.loop(1, 3)))
+        for _ in range(3):  # the first step after a loop has to get its memory again
+            start_s = perf_counter()
+            batch()
+            measured_s.append(perf_counter() - start_s)
+        loop_s.extend(script.loop(1, 3))
 
-    assert min(measured) == pytest.approx(min(loop_s), rel=0.15)
+    assert min(measured_s) == pytest.approx(min(loop_s), rel=0.15)
 
 
 def test_record_of_step_has_phase_step_and_counts_all_samples(tmp_path, ask):
