@@ -331,7 +331,6 @@ def test_bad_input_is_one_line_and_its_exit_code(nodes, folder):
         (("net.py:make", *here, "--device", "cuda"), 3, "nodes of the cluster has a GPU for --device cuda"),
         (("net.py:make", *here, "--device", "cuda:1"), 2, "with --ray, Ray chooses the device"),
         (("net.py:make", *here, "--each", "--kinds"), 2, "give one"),
-        (("net.py:make", *here, "--each", "--save", "a.json"), 2, "a .json holds one result"),
         (("net.py:make", *here, "--resume", "net.py"), 2, "it names the folder"),
         (("net.py:make", "--kinds"), 2, "needs --ray"),
         (("devices", "--ray", "127.0.0.2:1"), 2, "there is no Ray cluster at 127.0.0.2:1: "),

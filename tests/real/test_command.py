@@ -9,7 +9,8 @@ from support.command import ENVIRONMENT, QUICK, TINY, command, run
 from support.folders import MODELS
 from support.shown import KINDS
 
-from tputfind.errors import BadRequest, NoSuchDevice
+import tputfind
+from tputfind.errors import NoSuchDevice
 
 
 def test_main_job_prints_table_and_answers_and_saves_files(tmp_path):
@@ -227,13 +228,12 @@ def test_from_python_several_recipes_show_the_document_of_the_command_line(tmp_p
     quick = {"batch_sizes": [1, 2], "batches": 10, "processes": 1}
     model = f"{MODELS}/plain.py:keyword_inputs"
     found = kept.find(model, dtype=["fp32", "bf16"], layout="nchw,nhwc", output="kept", **quick)
-    found.save("all.csv", "all.md", "all.html")
-    with pytest.raises(BadRequest, match=r"save all\.json: a \.json holds one result, and several are asked for"):
-        found.save("all.json")
+    found.save("all.csv", "all.md", "all.html", "all.json")
 
     kinds = [(one.spec.dtype, one.spec.layout, len(one.rows)) for one in found]
     assert kinds == [(dtype, layout, 2) for dtype in ("fp32", "bf16") for layout in ("nchw", "nhwc")]
     assert len(found.frame()) == 8
+    assert tputfind.load("all.json") == found
     paths = sorted((tmp_path / "kept").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     shown = ask(tmp_path, "report", *paths, "--save", "again.md")
     assert repr(found).split() == shown.out.split()

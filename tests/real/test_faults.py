@@ -53,7 +53,6 @@ from support.folders import MODELS
         (["resnet18", "--save", "-"], 2, "-.csv is a CSV on the standard output"),
         (["resnet18", "--save", "a.csv", "--save", "./a.csv"], 2, "are the same file"),
         (["resnet18", "--save", "new.csv/"], 2, "it is a folder"),
-        (["resnet18", "alexnet", "--save", "x.json"], 2, "--save x.json: a .json holds one result, and several are"),
         (["resnet18", "--device", "cuda:99"], 3, "there is no cuda:99 here"),
         (
             ["resnet18", "--max-noise", "1%", "--processes", "1"],

@@ -214,7 +214,6 @@ def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path, ask
         (("--device", "cuda:4-2"), 2, "counts down"),
         (("--each",), 2, "--each needs to know the devices"),
         (("--device", "cpu:0", "--all-busy"), 2, "--all-busy needs two devices"),
-        (("--device", "cpu:0,cpu:1", "--each", "--save", "one.json"), 2, "a .json holds one result"),
         (("--device", "cpu:0,cpu:1", "--resume", "some.json"), 2, "--resume goes on with one record"),
     ],
 )

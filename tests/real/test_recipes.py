@@ -40,12 +40,33 @@ def test_unsupported_dtype_of_model_does_not_end_the_list(tmp_path, ask):
     assert dict(zip(table["dtype"], table["status"], strict=True)) == {"fp16": "unsupported", "fp32": "ok"}
 
 
+def test_one_file_holds_the_records_of_all_recipes_and_each_command_reads_it(tmp_path, ask):
+    once = ("--device", "cpu", "--batch-sizes", 2, "--no-save", "--save", "all.json", *QUICK)
+    recipes = (f"{MODELS}/plain.py:keyword_inputs", "--dtype", "fp32,bf16", *once)
+
+    assert ask(tmp_path, *recipes).status == 0
+    again = ask(tmp_path, *recipes)
+    other = ask(tmp_path, f"{MODELS}/plain.py:keyword_inputs", "--dtype", "fp32", *once)
+    shown = ask(tmp_path, "report", "all.json")
+    compared = ask(tmp_path, "compare", "all.json", "all.json")
+    planned = ask(tmp_path, "size", "all.json", "--rate", 1, "--slo", "10s")
+    resumed = ask(tmp_path, "--resume", "all.json")
+
+    assert (again.status, again.out) == (0, shown.out)
+    assert other.status == 2
+    assert "--save all.json holds another measurement: runs (2 there, 1 here)" in other.err
+    assert (compared.status, compared.out.count("NEW over OLD")) == (0, 2)
+    assert planned.status == 0, planned.err
+    assert all(recipe in planned.out for recipe in ("fp32 nchw eager", "bf16 nchw eager"))
+    assert resumed.status == 2
+    assert "all.json holds a list of results" in resumed.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         (["--dtype", "fp32,fp23"], "'fp23' is not one of fp32, tf32"),
         (["--dtype", "fp32,"], "'' is not one of fp32, tf32"),
-        (["--dtype", "fp32,bf16", "--save", "x.json"], "a .json holds one result"),
     ],
 )
 def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, ask, arguments, expected):

@@ -113,7 +113,7 @@ COMMANDS: Final = {
     "compare": Command(
         "Say what became faster or slower from OLD to NEW.",
         """
-        OLD and NEW are two records, or two folders of records.
+        OLD and NEW are two records, or files or folders of several.
 
         With --run they are two models, or one model in two recipes. Both are timed in turn, so that a
         disturbance slows both alike.""",

@@ -117,21 +117,12 @@ def _pairs(
     for name, place in (("OLD", old), ("NEW", new)):
         if not place:
             raise BadRequest(f"{name} is empty", "name a record, or a folder of records")
-    if Path(old).is_dir() != Path(new).is_dir():
-        for place in (old, new):
-            if not os.path.lexists(place):
-                raise BadRequest(f"{place} does not exist", "name two records, or two folders of records")
-        raise BadRequest(
-            "OLD and NEW must be two records, or two folders of them",
-            f"{old if Path(old).is_dir() else new} is a folder",
-        )
-    if Path(old).is_dir():
-        sources = record_sources(path for folder in (old, new) for path in _json_files(Path(folder)))
-        olds, news = (_records(Path(folder), problems, notes) for folder in (old, new))
-        pairs = _match_records(olds, news, problems)
+    both = Path(old), Path(new)
+    olds, news = (_read(place, problems) for place in both)
+    if len(olds) == len(news) == 1 and not any(place.is_dir() for place in both):
+        pairs = [(olds[0], news[0])]
     else:
-        sources = record_sources([old, new])
-        pairs = [(files.load_record(old), files.load_record(new))]
+        pairs = _match_records(_by_work(old, olds, notes), _by_work(new, news, notes), problems)
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
     for before, after in pairs:
@@ -139,11 +130,28 @@ def _pairs(
             of = f" of {_record_name(after)}" if len(pairs) > 1 else ""
             begun = f"OLD{of} began later than NEW: {before.started} and {after.started}"
             notes.append(BadRequest(begun, "the earlier record comes first"))
-    return pairs, sources
+    return pairs, record_sources(path for place in both for path in _files(place))
 
 
-def _json_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.json"))
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.json")) if place.is_dir() else [place]
+
+
+def _read(place: Path, problems: list[TputfindError]) -> list[Record]:
+    """Return the records of a file or a folder; unreadable files of a folder become problems.
+
+    Raises:
+        BadRecord: the file has no records.
+    """
+    read: list[Record] = []
+    for path in _files(place):
+        try:
+            read += files.load_records(path)
+        except BadRecord as problem:
+            if not place.is_dir():
+                raise
+            problems.append(problem)
+    return read
 
 
 class Gates(NamedTuple):
@@ -161,14 +169,8 @@ class _Work(NamedTuple):
     rest: tuple[object, ...]
 
 
-def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindError]) -> dict[_Work, Record]:
-    """Return the records of a folder by their work, the newest finished one for each; note the records left out."""
-    read: list[Record] = []
-    for path in _json_files(folder):
-        try:
-            read.append(files.load_record(path))
-        except BadRecord as problem:
-            problems.append(problem)
+def _by_work(place: str, read: Sequence[Record], notes: list[TputfindError]) -> dict[_Work, Record]:
+    """Return the records of a place by their work, the newest finished one for each; note the records left out."""
     homes = [Path(record.spec.model).parent for record in read if record.spec.own_code]
     shared = os.path.commonpath(homes) if len({home.is_absolute() for home in homes}) == 1 else ""
     found: dict[_Work, Record] = {}
@@ -176,7 +178,7 @@ def _records(folder: Path, problems: list[TputfindError], notes: list[TputfindEr
         work = _work(record, shared)
         if work in found:
             notes.append(
-                BadRequest(f"{folder} has several records of {_record_name(record)}: the newest finished one counts")
+                BadRequest(f"{place} has several records of {_record_name(record)}: the newest finished one counts")
             )
         found[work] = record
     return found

@@ -11,7 +11,7 @@ from tputfind.readers.results import load
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
 from tputfind.record.identity import question_of
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Records
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
@@ -27,21 +27,25 @@ def main(given: Given, *, show_traceback: bool) -> int:
     if not records:
         raise BadRequest("no record to show", "tputfind report results/resnet50-fp16-nvidia-h200.json")
     every = [load(path) for path in records]
-    read = [one for one in every if isinstance(one, Record)]
-    others = [one for one in every if not isinstance(one, Record)]
+    read = Records(record for one in every for record in _records_in(one))
+    others = [one for one in every if not isinstance(one, Record | Records)]
     if asked and not read:
         raise BadRequest(f"--{next(iter(asked)).replace('_', '-')} is for records of runs; none was named")
     answered = [_apply_request(record, asked) for record in read]
     document = _document(answered, [record.spec for record in read], others)
-    first = every[0]  # the only result if JSON is among the forms
-    question = question_of(first) if isinstance(first, Record | Methods | Pipeline | Forecasts) else None
-    kind: Kind = "record" if read else first.KIND  # type: ignore[assignment]  # the KIND of each result is one of Kind
+    first = read or every[0]  # the only result if JSON is among the forms
+    question = question_of(first) if isinstance(first, Records | Methods | Pipeline | Forecasts) else None
+    kind: Kind = first.KIND  # type: ignore[assignment]  # the KIND of each result is one of Kind
     outputs = check_places(places, record_sources(records), json=kind, question=question, forms=forms(document))
     outputs.write(forms(document))
     if show_traceback:
         kept = view.tracebacks(answered)
         document = msgspec.structs.replace(document, sections=(*document.sections, kept))
     return finish(document, outputs, show_traceback=show_traceback)
+
+
+def _records_in(result: Result) -> Sequence[Record]:
+    return [result] if isinstance(result, Record) else result if isinstance(result, Records) else ()
 
 
 def _apply_request(record: Record, asked: Mapping[str, str]) -> Record:

@@ -20,7 +20,7 @@ from tputfind.record.identity import Question
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
-from tputfind.report.outputs import ENDINGS, Outputs, Places, Source, check_places, table_of
+from tputfind.report.outputs import Outputs, Places, Source, check_places, table_of
 from tputfind.report.progress import show_progress
 from tputfind.runners import cluster, sweep
 from tputfind.runners.cluster import Cluster
@@ -108,11 +108,9 @@ def _read_new(
         raise BadRequest("no MODEL was named", "see tputfind --help")
     recipes = list(sweep.each_recipe(options))
     specs = [spec for model in given["models"] for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
-    several = len(specs) > 1 or given["each"] or given["all_busy"] or given["kinds"]
     begun = sorted(asked.resumed.glob("*.json")) if asked and asked.resumed else ()
     sources = [*record_sources(begun), *model_sources(specs)]
-    question = Question(tuple(specs))
-    outputs = check_places(places, sources, question=question, forms=ENDINGS[1:] if several else ENDINGS)
+    outputs = check_places(places, sources, question=Question(tuple(specs)))
     return Job(specs, places.folder, command_line()), outputs
 
 

@@ -52,10 +52,11 @@ def main(given: Given, *, show_traceback: bool) -> int:
     sources += [Source("the file of arrivals", arrivals_file)] if arrivals_file is not None else []
     sources += [Source("a log", path) for path in logged]
     sources += [Source("the file of prices", prices_file)] if prices_file is not None else []
-    loaded = []
-    for path in records:
-        record = files.load_record(path)  # the notices of an old record may name options that no longer exist
-        loaded.append((path, msgspec.structs.replace(record, notices=tuple(shown_notices(record)))))
+    loaded = [  # the notices of an old record may name options that no longer exist
+        (path, msgspec.structs.replace(record, notices=tuple(shown_notices(record))))
+        for path in records
+        for record in files.load_records(path)
+    ]
     read, notes = fleet.records_for_plan([record for _, record in loaded])
     outputs, logs = check_places(places, sources, json="plans"), [log_of(path) for path in logged]
     for line in notes:

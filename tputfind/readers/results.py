@@ -16,13 +16,13 @@ from tputfind.record import files
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.environment import unknown_environment
 from tputfind.record.forecast import Forecasts
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Records
 from tputfind.record.spec import Spec
 from tputfind.record.untrusted import printable_json, told_as_bad_record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.plan import Answers, Plan, Plans, Ranking
 
-_COMPARISONS: Final = re.compile(rb"\s*\[")
+_COMPARISONS: Final = re.compile(rb'\s*\[\s*\{\s*"model"\s*:')
 _RACE: Final = re.compile(rb'\s*\{\s*"kind"\s*:\s*"race"')
 _PLANS: Final = re.compile(rb'\s*\{\s*"plans"\s*:')
 
@@ -46,8 +46,10 @@ class _SavedPlans(msgspec.Struct, frozen=True, kw_only=True):
     ranked_by: Ranking = "devices"
 
 
-def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts | Comparison | Comparisons | Race | Plans:
-    """Read the ``.json`` result of a command: a record, timings of ``clocks``, forecasts, comparisons, a race or plans.
+def load(
+    path: str | Path,
+) -> Record | Records | Methods | Pipeline | Forecasts | Comparison | Comparisons | Race | Plans:
+    """Read the ``.json`` result of a command: records, timings of ``clocks``, forecasts, comparisons, a race or plans.
 
     Raises:
         BadRequest: the argument is not a path.

@@ -17,7 +17,7 @@ from tputfind.options import nearest
 from tputfind.record import clocks, forecast
 from tputfind.record.clocks import Methods, Pipeline
 from tputfind.record.forecast import Forecasts
-from tputfind.record.record import Record, decode_record
+from tputfind.record.record import Record, Records, decode_record, decode_records
 from tputfind.record.untrusted import command_of, decode_json
 from tputfind.units import echo
 
@@ -120,7 +120,12 @@ def load_record(path: str | Path) -> Record:
     return decode_record(content(path), str(path))
 
 
-def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
+def load_records(path: str | Path) -> Records:
+    """Read the one or several records of a file; errors as for ``load_record``."""
+    return decode_records(content(path), str(path))
+
+
+def load(path: str | Path) -> Record | Records | Methods | Pipeline | Forecasts:
     """Read the result of a run, ``tputfind clocks`` or ``tputfind forecast``; errors as for ``load_record``."""
     data, name = content(path), str(path)
     match command_of(data):
@@ -131,7 +136,8 @@ def load(path: str | Path) -> Record | Methods | Pipeline | Forecasts:
         case "forecast":
             return decode_json(data, name, Forecasts, forecast.SCHEMA)
         case _:
-            return decode_record(data, name)
+            records = decode_records(data, name)
+            return records if len(records) > 1 else records[0]
 
 
 def content(path: str | Path) -> bytes:

@@ -68,16 +68,25 @@ def question_of(result: Any) -> Question:
 
 def unlike_questions(old: Question, new: Question) -> list[str]:
     """Return the differences of two questions, with both values; empty if they are the same."""
-    if len(old.specs) != len(new.specs):
-        return [f"models ({len(old.specs)} there, {len(new.specs)} here)"]
+    there, here = _without_repetition(old.specs), _without_repetition(new.specs)
+    if len(there) != len(here):
+        return [f"runs ({len(there)} there, {len(here)} here)"]
     pairs = [
         pair
-        for before, after in zip(old.specs, new.specs, strict=True)
+        for before, after in zip(there, here, strict=True)
         for pair in differing(before, apply_findings(after, before), "work", "told", "asked")
     ]
     if new.device_name is not None and new.device_name != old.device_name:
         pairs.append(("device", old.device_name, new.device_name))
     return [f"{name} ({before} there, {after} here)" for name, before, after in pairs]
+
+
+def _without_repetition(specs: Sequence[Spec]) -> list[Spec]:
+    """Return the different specs of a list of devices, without those that were measured on all devices at once."""
+    alone = [spec for spec in specs if spec.load != "all_busy"] or specs
+    several = len({spec.device for spec in alone}) > 1
+    place = {"load": "solo", "busy_devices": 1} | ({"device": "auto"} if several else {})
+    return list(dict.fromkeys(msgspec.structs.replace(spec, **place) for spec in alone))
 
 
 def work_key(record: Record) -> tuple[tuple[str, object], ...]:

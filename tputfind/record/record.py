@@ -413,6 +413,16 @@ class Records(Result, list[Record]):
     KIND = "record"
     __slots__ = ()
 
+    @property
+    def specs(self) -> tuple[Spec, ...]:
+        """The spec of each record."""
+        return tuple(record.spec for record in self)
+
+    @property
+    def device_name(self) -> str:
+        """The device of the first record."""
+        return self[0].environment.device_name
+
 
 def check_record(name: str, value: object) -> None:
     """Raise BadRequest if a value of Python code, called ``name`` in the message, is not a Record."""
@@ -431,11 +441,22 @@ def decode_record(data: bytes, name: str) -> Record:
     """
     with told_as_bad_record(data, name):
         data = printable_json(data)
+        if data.lstrip().startswith(b"["):
+            raise BadRecord(f"{name} holds a list of results", "tputfind report shows it, and tputfind.load reads it")
         if command := command_of(data):
             raise BadRecord(f"{name} is not a record of a run: tputfind {command} wrote it", "tputfind report shows it")
         check_schema(data, name, SCHEMA)
         record = msgspec.json.decode(data, type=Record)
     return _check_windows(record, name)
+
+
+def decode_records(data: bytes, name: str) -> Records:
+    """Return the records from the bytes of one or of a list of several; errors as for ``decode_record``."""
+    if not data.lstrip().startswith(b"["):
+        return Records([decode_record(data, name)])
+    with told_as_bad_record(data, name):
+        parts = msgspec.json.decode(data, type=Annotated[list[msgspec.Raw], Meta(min_length=1)])
+    return Records(decode_record(bytes(part), f"{name}[{place}]") for place, part in enumerate(parts))
 
 
 def _check_windows(record: Record, name: str) -> Record:

@@ -51,7 +51,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         r"model,recipe,device_name,old_batch,new_batch,",
         r"model,recipe,batch_size,outcome,against,",
     ),
-    "record": (r'\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
+    "record": (r'(?:\[\s*)?\{\s*"schema":\s*\d+,\s*"method":\s*\d+,\s*"tputfind":\s*"',),
     "clocks": (r'\{\s*"kind":\s*"(?:methods|pipeline)",\s*"schema":\s*\d+,\s*"method":',),
     "forecast": (r'\{\s*"kind":\s*"forecast",\s*"schema":\s*\d+,\s*"method":',),
     "comparison": (

@@ -194,7 +194,7 @@ def spec_with(**fields):
         (Question((spec_with(dtype="bf16", mode="compile"),)), r"dtype \(.*\); mode \(eager there, compile here\)"),
         (Question((spec_with(batches=7),)), "batches"),
         (question_of(example())._replace(device_name="NVIDIA A10"), r"device \(.* there, NVIDIA A10 here\)"),
-        (Question(()), "models"),
+        (Question(()), r"runs \(1 there, 0 here\)"),
     ],
 )
 def test_record_is_replaced_by_one_of_the_same_question_alone(tmp_path, question, differing):
@@ -251,7 +251,7 @@ def test_comparison_of_models_is_replaced_only_by_one_of_the_same_models(tmp_pat
 
     with pytest.raises(BadRequest, match=r"save .* holds another measurement: model \(b there, c here\)"):
         other.save(tmp_path / "a.json")
-    with pytest.raises(BadRequest, match=r"save .* holds another measurement: models \(2 there, 0 here\)"):
+    with pytest.raises(BadRequest, match=r"save .* holds another measurement: runs \(2 there, 0 here\)"):
         of_records.save(tmp_path / "a.json")
     of_records.save(tmp_path / "b.json")
     replace(of_records, model="another").save(tmp_path / "b.json")
@@ -264,7 +264,7 @@ def test_clocks_file_is_replaced_only_by_the_same_models(name, tmp_path):
     found.save(tmp_path / "a.json")
     other = files.load(record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json"))
 
-    with pytest.raises(BadRequest, match=r"save .* holds another measurement: model"):
+    with pytest.raises(BadRequest, match=r"save .* holds another measurement: (model|runs)"):
         other.save(tmp_path / "a.json")
 
 

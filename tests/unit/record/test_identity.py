@@ -12,6 +12,7 @@ from tputfind.analysis.compare import compare
 from tputfind.errors import BadRequest
 from tputfind.record import identity
 from tputfind.record.environment import Environment
+from tputfind.record.record import Records
 from tputfind.record.spec import Spec
 
 FIELDS = [(kind, name) for kind in (Spec, Environment) for name in kind.__struct_fields__]
@@ -54,3 +55,16 @@ def test_compare_refuses_other_work_and_reports_only_reportable_fields(kind, nam
     else:
         told = compare(old, new).differs
         assert len(told) == (role == "told"), told
+
+
+def test_records_of_busy_devices_answer_the_question_of_their_one_spec():
+    record = replace(example(), spec=Spec(model="resnet50"))
+    loads = ("solo", {}), ("queue", {"busy_devices": 2}), ("all_busy", {"busy_devices": 2, "batch_sizes": (1,)})
+    specs = [replace(record.spec, device=f"cuda:{number}", load=load, **more)
+             for number, (load, more) in enumerate(loads)]  # fmt: skip
+    found = identity.question_of(Records(replace(record, spec=spec) for spec in specs))
+    asked = identity.Question((record.spec,))
+
+    assert identity.unlike_questions(found, asked) == []
+    other = identity.Question((replace(record.spec, model="vgg11"),))
+    assert identity.unlike_questions(found, other) == ["model (resnet50 there, vgg11 here)"]

@@ -181,7 +181,7 @@ def test_forms_are_the_forms_of_the_document():
     assert list(forms(sample())) == ["md", "html"]
     assert list(forms(forecast.document(FORECASTS))) == ["json", "csv", "md", "html"]
     assert list(forms(records.document([example()]))) == list(ENDINGS)
-    assert list(forms(records.document([example(), example()]))) == list(ENDINGS[1:])
+    assert list(forms(records.document([example(), example()]))) == list(ENDINGS)
     assert "svg" not in forms(records.document([replace(example(), rows=())]))
     assert forms(forecast.document(FORECASTS))["json"]() == indent_json(FORECASTS)
 

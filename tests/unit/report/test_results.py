@@ -18,13 +18,14 @@ import tputfind
 from tputfind.commands import report
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record import files
-from tputfind.record.record import Edge, LimitedBy
+from tputfind.record.record import Edge, LimitedBy, Records
 from tputfind.report.document import Charts
 from tputfind.report.views import tune
 
 pytestmark = pytest.mark.usefixtures("plots_drawn_once")
 MAKERS = {
     "record": example,
+    "records": lambda: Records([example(), replace(example(), spec=replace(example().spec, dtype="bf16"))]),
     "comparison": lambda: tputfind.compare(example(), example(), force=True),
     "plans": lambda: tputfind.size(example(), rate=50, slo="1s"),
     "plans_of_a_full_device": lambda: tputfind.size(example(), rate=3000, slo="1s"),
@@ -104,6 +105,7 @@ def test_comparisons_are_loaded_as_a_list_that_shows_itself(tmp_path):
     ("text", "why"),
     [
         ("[]", "must be a list"),
+        ('[{"schema": 1}]', "a.json[0] is not a tputfind record: it has no field"),
         ('[{"model": 1}]', "is not a tputfind record: [0].model is 1"),
         ('{"plans": []}', "plans is"),
         ('{"plans": [{"model": "a"}]}', "has no field"),

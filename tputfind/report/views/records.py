@@ -49,13 +49,13 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
 
     ``asked`` are the specs that the records were measured with, if answers are to other ones.
     """
-    source = records[0] if len(records) == 1 else None
-    if source is not None and asked is not None:
-        source = msgspec.structs.replace(source, spec=asked[0])
+    sources = list(records)
+    if asked is not None:
+        sources = [msgspec.structs.replace(one, spec=spec) for one, spec in zip(records, asked, strict=True)]
     drawn = attempt("the plot", lambda: charts.throughput(records))
     return whole(
         lambda: Document(sections=tuple(_parts(records))),
-        source=source,
+        source=sources if len(sources) > 1 else sources[0],
         data=partial(data, records),
         chart=None if isinstance(drawn, Chart) and drawn.empty else drawn,
         page=partial(page.document, records, asked),
