@@ -383,7 +383,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
             "TIME",
             _duration_s,
             name="trial_timeout",
-            default="10min, then 10 times the expected time",
+            default="10min, then 4 times the expected time",
         ),
     ] = None
     strict: Annotated[bool, FREE, Option(OTHER, "refuse to run if other processes hold memory of the device")] = False
@@ -760,5 +760,5 @@ def _one_device(value: str) -> str:
     found = _DEVICE.fullmatch(name)
     kind = found and found[1]
     if not found or (kind and kind not in _KINDS and find_spec(f"torch_{kind}") is None):
-        raise values.none_of(value, DEVICES)
+        raise values.none_of(value, (*DEVICES, "NAME of a package torch_NAME"))
     return name
