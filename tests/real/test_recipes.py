@@ -53,6 +53,7 @@ def test_one_file_holds_the_records_of_all_recipes_and_each_command_reads_it(tmp
     resumed = ask(tmp_path, "--resume", "all.json")
 
     assert (again.status, again.out) == (0, shown.out)
+    assert "y = model(**x)" in shown.out
     assert other.status == 2
     assert "--save all.json holds another measurement: runs (2 there, 1 here)" in other.err
     assert (compared.status, compared.out.count("NEW over OLD")) == (0, 2)

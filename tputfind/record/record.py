@@ -63,6 +63,8 @@ TRIAL_STEPS: Final = 3
 
 
 Sight = Literal[
+    "named_inputs",
+    "several_inputs",
     "drained",
     "inputs_repeated",
     "inputs_restored",
@@ -74,7 +76,8 @@ Sight = Literal[
     "loss_stand_in",
     "own_optimizers",
 ]
-"""Observations of a model while it was timed. ``drained``: its output was lazy and was consumed within the step.
+"""Observations of a model while it was timed. ``named_inputs``: it takes a dict of keyword arguments;
+``several_inputs``: it takes several arguments. ``drained``: its output was lazy and was consumed within the step.
 ``inputs_repeated``: its inputs repeat the samples of a smaller batch. ``inputs_restored``: it writes into its inputs,
 which were restored between steps; ``inputs_written``: they could not be restored. ``cached``: it is faster for inputs
 that it has seen. ``grows``: each step leaves more memory in use. ``recompiled``: a part that the model compiles itself

@@ -61,11 +61,11 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     modes = "torch.enable_grad()" if spec.phase == "train" else _GRAD_MODES[spec.grad_mode]
     if spec.dtype in AUTOCAST:
         modes += f", torch.autocast({device}, torch.{AUTOCAST[spec.dtype]})"
-    several = "+" in record.input_shape and spec.source != "hf"  # they are named for hf
     own, share = "y.loss" if spec.source == "hf" else "...", f" / {spec.accumulate}" if spec.accumulate > 1 else ""
     stand_in = f"torch.nn.functional.cross_entropy(y.float(), labels){share}"
     loss = stand_in if "loss_stand_in" in seen else f"{own}{share}  # the loss that the model returns"
-    yield from _step(spec, modes, "model(*x)" if several else "model(x)", loss)
+    inputs = "**x" if "named_inputs" in seen else "*x" if "several_inputs" in seen else "x"
+    yield from _step(spec, modes, f"model({inputs})", loss)
 
 
 def _model(spec: Spec) -> Iterator[str]:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import BadRequest, ModelFailed
-from tputfind.record.record import Notice, OutputCheck
+from tputfind.record.record import Notice, OutputCheck, Sight
 from tputfind.record.spec import Spec
 from tputfind.record.types import AUTOCAST, CONVERTED, QUANTIZED, GradMode
 from tputfind.step import other_arguments
@@ -148,7 +148,13 @@ class Workload:
         step = self._step_of(self._module)
         batch = Batch(step, batch_size, made.call, lambda: self._split, lambda: self._inputs(batch_size, draw).call)
         batch.outline = made.outline
-        batch.seen = ("inputs_repeated",) if made.repeated else ()
+        arguments, named = made.call
+        sights: dict[Sight, bool] = {
+            "inputs_repeated": made.repeated,
+            "named_inputs": bool(named),
+            "several_inputs": len(arguments) > 1,
+        }
+        batch.seen = tuple(sight for sight, is_seen in sights.items() if is_seen)
         batch.prepare(self._mode)
         if self._training is not None:
             self._training.settle(batch)

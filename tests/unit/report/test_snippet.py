@@ -68,8 +68,6 @@ def test_snippet_of_a_lightning_module_trains_by_its_own_optimizers():
     assert "torch.optim" not in text
 
 
-def test_snippet_gives_each_of_several_inputs_to_the_model():
-    record = replace(example(), spec=replace(example().spec, model="net.py:make"), input_shape="12+3x64x64")
-
-    assert "    y = model(*x)" in list(snippet.lines(record, 4))
-    assert "    y = model(x)" in list(snippet.lines(replace(record, input_shape="3x64x64"), 4))
+@pytest.mark.parametrize(("seen", "inputs"), [((), "x"), (("several_inputs",), "*x"), (("named_inputs",), "**x")])
+def test_snippet_gives_inputs_to_the_model_as_it_takes_them(seen, inputs):
+    assert f"    y = model({inputs})" in lines_of(seen=seen)
