@@ -63,8 +63,16 @@ def test_lengths_stay_on_the_host_if_the_model_needs_them_there(tmp_path, ask):
     assert "1D CPU int64 tensor" in notice.cause
 
 
-def test_hostdev_fulfils_the_device_contract(installed):
-    contract.check("hostdev:0", 896, installed)
+@pytest.mark.parametrize(
+    ("name", "lie", "finds"),
+    [
+        ("hostdev", "", ""),
+        ("hostdev:0", "counters", "its allocator does not count a tensor that is there"),
+        ("hostdev:0", "no_events", "it has no events with times (RuntimeError)"),
+    ],
+)
+def test_hostdev_fulfils_the_device_contract_with_the_capabilities_that_it_has(installed, name, lie, finds):
+    contract.check(name, 896, installed | {"HOSTDEV_LIE": lie}, finds)
 
 
 @pytest.mark.parametrize(

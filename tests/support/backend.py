@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from support.folders import TESTS
@@ -37,5 +38,6 @@ def built() -> Path:
         done = subprocess.run(compile_it, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         folder.mkdir(exist_ok=True)
-        package.rename(folder / "torch_hostdev")
+        with suppress(OSError):  # another process has built it meanwhile
+            package.rename(folder / "torch_hostdev")
     return folder
