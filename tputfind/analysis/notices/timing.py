@@ -94,7 +94,8 @@ def _host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
         way = record.spec.mode if record.spec.phase == "infer" else record.spec.phase
-        less_python = _LESS_PYTHON.get(way.partition(":")[0], "try a larger batch")
+        ran = way.partition(":")[0], record.environment.can.graphs
+        less_python = _LESS_PYTHON.get(ran, "try a larger batch")
         yield Notice(
             kind="host_bound",
             seen=f"submitting takes {span(min(shares), max(shares))} of the time at {batches(bound)}",
@@ -123,10 +124,13 @@ _SAME_LAUNCHES: Final = 4.0
 """Launching the kernels of a large batch takes as long as for a small one, except for host load."""
 _WAITS_ITSELF: Final = "the model's own code waits for the device (.item())"
 _LESS_PYTHON: Final = {
-    "eager": "try a larger batch, --mode cudagraph or compile",
-    "compile": "try a larger batch or --mode cudagraph",
-    "train": "try a larger batch or --mode compile",
+    ("eager", True): "try a larger batch, --mode cudagraph or compile",
+    ("eager", False): "try a larger batch or --mode compile",
+    ("compile", True): "try a larger batch or --mode cudagraph",
+    ("train", True): "try a larger batch or --mode compile",
+    ("train", False): "try a larger batch or --mode compile",
 }
+"""Advice by the mode or the phase, and by whether the device replays graphs."""
 
 
 REASONS: Final = {
