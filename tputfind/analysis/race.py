@@ -146,20 +146,15 @@ def batch_of(spec: Spec, batch_size: int) -> int:
     return max(batch_size // spec.instances // spec.granularity, 1) * spec.granularity
 
 
-def settles_race(judgement: Judgement) -> bool:
-    """Return whether NEW is certainly faster, or certainly not faster by more than ``REGRET``."""
-    if judgement.low is None or judgement.high is None:
-        return judgement.verdict == "not_comparable"
-    return judgement.low > 1 or judgement.high < 1 + REGRET
-
-
 def outcome_of(judgement: Judgement) -> Outcome:
-    """Return the outcome of a challenger: it leads only if it is certainly faster than the leader."""
-    if not settles_race(judgement) or judgement.low is None or judgement.high is None:
+    """Return the outcome of a challenger; it is not faster if it certainly gains no more than ``REGRET``."""
+    if judgement.low is None or judgement.high is None:
         return "undecided"
     if judgement.low > 1:
         return "faster"
-    return "behind" if judgement.high < 1 else "not_faster"
+    if judgement.high < 1:
+        return "behind"
+    return "not_faster" if judgement.high < 1 + REGRET else "undecided"
 
 
 def challengers(leader: Spec, levels: Levels, met: set[Spec]) -> Iterator[Spec]:

@@ -37,7 +37,7 @@ ASSUMED: Final = Scatter(0.05)
 """The scatter that a race assumes until it can be estimated."""
 ASSUMED_DEVICE_BOUND: Final = Scatter(0.01, 20)
 """The same for pairs that keep their device busy: of 510 such processes, 95 % lay within 0.61 % of the others of their
-row (``benchmarks/plan.py one``). Beside an estimate it counts as this many degrees of freedom (Smyth, "Linear Models
+row (``benchmarks/plan.py one``). Beside an estimate it counts as 20 degrees of freedom (Smyth, "Linear Models
 and Empirical Bayes Methods", 2004)."""
 _FEWEST_FREEDOM: Final = 3
 

@@ -28,13 +28,13 @@ _TUNES_S: Final = 240.0
 """The same for a variant whose compiler times kernels to choose among them."""
 _STARTS_S: Final = 5.0
 _LONG_S: Final = 100.0
-"""Seconds of a round before which cheaper ones are taken to decide the layout."""
+"""Longer rounds, in seconds, wait until shorter ones have decided the layout."""
 _CLOSE: Final = 0.05
 """Variants that are estimated to be slower than a new leader by more than this fraction do not meet it."""
 _TIE: Final = 0.005
 """A variant leads only if it is estimated to be faster by more than this fraction than one that is simpler."""
-_OF_NEW: Final = 0.86
-"""Fraction of the time of a race after which only variants that have not run get a round."""
+_NO_REMATCH: Final = 0.86
+"""Fraction of the time of a race after which only variants that never ran get a round."""
 _SWEEPS: Final = 200
 
 
@@ -59,7 +59,7 @@ class ThisThread:
 
 
 class _Round(NamedTuple):
-    """A round that a lane takes: the rival for whose sake, and the two variants, of which the new one is judged."""
+    """A round that a lane takes: the rival that it is about, and the pair, of which new is judged by old."""
 
     lane: Lane
     rival: Spec
@@ -92,7 +92,7 @@ class Course:
         self.leader = plain
         self._levels = levels
         self._as_duel = as_duel
-        self._until_s, self._rounds_until_s = (clock() + share * seconds for share in (1.0, _OF_NEW))
+        self._until_s, self._rounds_until_s = (clock() + share * seconds for share in (1.0, _NO_REMATCH))
         self._progress = progress
         self._clock = clock
         self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
@@ -123,8 +123,8 @@ class Course:
     @property
     def contenders(self) -> tuple[Contender, ...]:
         """All variants, in the order in which they first met a leader."""
-        levels = levels_of(self._turns)
-        of_winner = {spec: exp(level - levels.get(self.leader, 0.0)) for spec, level in levels.items()}
+        rates = log_rates(self._turns)
+        of_winner = {spec: exp(rate - rates.get(self.leader, 0.0)) for spec, rate in rates.items()}
         return tuple(replace(one, of_winner=of_winner.get(spec)) for spec, one in self._contenders.items())
 
     def run(self) -> None:
@@ -163,7 +163,7 @@ class Course:
     def _next_in_time(self) -> Spec | None:
         """Return the next variant that has not met a leader, and for which there is time; list the others as untried.
 
-        None for the rest of the race, once there is none and no round that could change the leader.
+        Return None once all have met a leader. While a round runs, more may come, since the leader may change.
         """
         while not self._all_met and (challenger := self._next_challenger()) is not None:
             self._met.add(challenger)
@@ -191,12 +191,12 @@ class Course:
 
     def _next_rival(self) -> Spec | None:
         timed, running = self._turns, {frozenset((one.old, one.new)) for one in self._running.values()}
-        levels = levels_of(timed)
-        for rival in sorted(levels, key=lambda spec: -levels[spec]):
+        rates = log_rates(timed)
+        for rival in sorted(rates, key=lambda spec: -rates[spec]):
             turns = timed.get((self.leader, rival)) or timed.get((rival, self.leader))
             if rival == self.leader or frozenset((self.leader, rival)) in self._settled | running:
                 continue
-            if turns is None and levels[rival] < levels[self.leader] - _CLOSE:
+            if turns is None and rates[rival] < rates[self.leader] - _CLOSE:
                 continue
             if turns is not None and len(turns.rounds) >= LOOKS[-1]:
                 continue
@@ -275,25 +275,25 @@ class Course:
             if one.against == old:
                 fields = {"outcome": outcome, "judgement": judgement, "turns": turns}
                 self._contenders[new] = replace(one, **fields)
-        levels = levels_of(timed)
-        fastest = max(levels.values())
-        self.leader = next(spec for spec in self._contenders if levels.get(spec, -inf) >= fastest - _TIE)
+        rates = log_rates(timed)
+        fastest = max(rates.values())
+        self.leader = next(spec for spec in self._contenders if rates.get(spec, -inf) >= fastest - _TIE)
 
 
-def levels_of(timed: Mapping[tuple[Spec, Spec], Turns]) -> dict[Spec, float]:
+def log_rates(timed: Mapping[tuple[Spec, Spec], Turns]) -> dict[Spec, float]:
     """Return the estimated log throughput of each variant, by weighted least squares over the ratios of all pairs.
 
     That of the first variant is 0; a ratio weighs as much as it has rounds. The normal equations are solved by the
     method of Gauss and Seidel.
     """
-    levels = dict.fromkeys((spec for pair in timed for spec in pair), 0.0)
-    beside: dict[Spec, list[tuple[Spec, float, int]]] = {spec: [] for spec in levels}
+    rates = dict.fromkeys((spec for pair in timed for spec in pair), 0.0)
+    beside: dict[Spec, list[tuple[Spec, float, int]]] = {spec: [] for spec in rates}
     for (old, new), turns in timed.items():
         ratio, count = log(turns.ratio(1, 0) or 1.0), len(turns.rounds)
         beside[new].append((old, ratio, count))
         beside[old].append((new, -ratio, count))
     for _ in range(_SWEEPS):
-        for spec in list(levels)[1:]:
+        for spec in list(rates)[1:]:
             rounds = sum(count for _, _, count in beside[spec])
-            levels[spec] = sum(count * (levels[other] + ratio) for other, ratio, count in beside[spec]) / rounds
-    return levels
+            rates[spec] = sum(count * (rates[other] + ratio) for other, ratio, count in beside[spec]) / rounds
+    return rates

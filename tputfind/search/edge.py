@@ -24,8 +24,8 @@ the forecast is then tried first, so that the last process of a search holds the
 it."""
 _LEAST_LIMIT: Final = 8
 _LEAST_GRID: Final = 2**15
-"""Minimum powers of two that count as likely limits: as the last batch that passes, and, for grids of blocks, as the
-first that fails."""
+"""Minimum powers of two that count as likely limits: as the last batch that passes, and as the first that fails (a
+kernel starts as a grid of blocks, whose size is limited)."""
 _NEAR_GRID: Final = 3 / 4
 """Fraction of a failing power of two: if a batch above it passes, no rounder number lies between, and the power is the
 limit of a grid."""
@@ -153,9 +153,9 @@ class _Search:
         self._credit = _CREDIT
         self._expected = False
         """Whether a forecast, or the guess, chose the last trial."""
-        self._above = 0
+        self._passes_in_a_row = 0
         """Number of consecutive answers that passed although a forecast expected hardly any larger batch to pass."""
-        self._below = 0
+        self._failures_in_a_row = 0
         """Number of consecutive answers that failed."""
 
     @property
@@ -191,7 +191,7 @@ class _Search:
         else:
             unit = math.isqrt(passes * fails_at) if self._wide else (passes + fails_at) // 2
             if near:
-                unit = max(unit, math.floor(fails_at * (1 - _SET_BACK * (1 << max(0, self._below - 1)))))
+                unit = max(unit, math.floor(fails_at * (1 - _SET_BACK * (1 << max(0, self._failures_in_a_row - 1)))))
         return min(max(unit, passes + 1), fails_at - 1, max(MOST_GROWTH * passes, passes + 1))
 
     def _next_at_limit(self) -> int:
@@ -242,8 +242,8 @@ class _Search:
         most = min(self.cap, MOST_GROWTH * self.passes)
         if not self.open:
             return unit if self.fails_at < unit <= most and unit not in self.failed else None
-        lowest = self.passes + (1 << 2 * max(0, self._above - 1))
-        highest = self.fails_at - (1 << 2 * max(0, self._below - 1))
+        lowest = self.passes + (1 << 2 * max(0, self._passes_in_a_row - 1))
+        highest = self.fails_at - (1 << 2 * max(0, self._failures_in_a_row - 1))
         if unit >= highest and self.failed[self.fails_at] not in _OF_SIZE:
             return None  # a forecast knows memory and time, but not this limit
         if known_to_fail is None and unit < _TRUSTED * self.passes:
@@ -253,15 +253,16 @@ class _Search:
         return min(max(unit, lowest), highest, most)
 
     def learn(self, unit: int, obstacle: LimitedBy | None) -> None:
+        """Add an answer. Doubling the batch or halving the bracket earns credit; other forecasts cost it."""
         passes, width, wide, was_open = self.passes, self.fails_at - self.passes, self._wide, self.open
         if obstacle is None:
             near = self._expected and unit < MOST_GROWTH * passes
-            self._above = self._above + 1 if near or self._above else 0
-            self._below = 0
+            self._passes_in_a_row = self._passes_in_a_row + 1 if near or self._passes_in_a_row else 0
+            self._failures_in_a_row = 0
             self._passed += [unit] if unit != passes else []
         else:
-            self._above = 0
-            self._below += 1
+            self._passes_in_a_row = 0
+            self._failures_in_a_row += 1
             self.failed[unit] = obstacle
             if unit == passes:
                 self._passed.pop()

@@ -30,14 +30,14 @@ Fits = Callable[[int], bool]
 class Known(NamedTuple):
     """The answers so far, and the limits of the question.
 
-    ``trials`` are trials under any limit from which a forecast may learn. ``passes`` are the answers under the limit in
-    question, without failures for other reasons than memory and time. ``limit_bytes`` is that limit, or None for the
-    device's own ``memory_bytes``; ``most_ms`` is the maximum step time. ``expandable`` selects the kind of segments, or
-    None for that of the trials.
+    ``trials`` are trials under any limit from which a forecast may learn. ``answers`` are whether batch sizes fit under
+    the limit in question, without failures for other reasons than memory and time. ``limit_bytes`` is that limit, or
+    None for the device's own ``memory_bytes``; ``most_ms`` is the maximum step time. ``expandable`` selects the kind of
+    segments, or None for that of the trials.
     """
 
     trials: Sequence[Trial]
-    passes: Mapping[int, bool]
+    answers: Mapping[int, bool]
     granularity: int
     max_batch: int
     limit_bytes: int | None = None
@@ -62,12 +62,12 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     expected = _expectation(known)
     if expected is None:
         return None
-    beyond = [size for size, passed in known.passes.items() if size > passes > 0 and not passed]
+    beyond = [size for size, passed in known.answers.items() if size > passes > 0 and not passed]
     if any(expected(size) for size in (beyond if fails is None else [fails])):
         return None  # the forecast contradicts a known failure
 
     def fits(batch_size: int) -> bool:
-        known_to = known.passes.get(batch_size)
+        known_to = known.answers.get(batch_size)
         return expected(batch_size) if known_to is None else known_to
 
     steps = {"granularity": known.granularity, "max_batch": known.max_batch}
@@ -114,7 +114,7 @@ def expected_non_monotonic(known: Known, edge: int) -> NonMonotonic:
     and bisection does not see them.
     """
     expected = _expectation(known) if edge else None
-    if expected is None or any(expected(size) != passed for size, passed in known.passes.items()):
+    if expected is None or any(expected(size) != passed for size, passed in known.answers.items()):
         return NonMonotonic(None, None)
     return non_monotonic_where(expected, edge, granularity=known.granularity, max_batch=known.max_batch)
 
@@ -157,7 +157,7 @@ def _memory_forecast(known: Known) -> Fits | None:
         expandable = latest.expandable if known.expandable is None else known.expandable
         memory = Memory(known.limit_bytes or _memory_bytes(traces), expandable, capped=known.limit_bytes is not None)
         complete = any(trace.complete for trace in traces)
-        return _adjust_memory(Forecast(by_size.values(), memory), known.passes) if complete else None
+        return _adjust_memory(Forecast(by_size.values(), memory), known.answers) if complete else None
     limit_bytes = known.limit_bytes or known.memory_bytes
     if limit_bytes is None:
         return None

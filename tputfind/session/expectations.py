@@ -46,7 +46,7 @@ def edge_if_expandable(record: Record, trials: Known) -> int | None:
     traces = [trial.trace for trial in record.trials if trial.trace is not None]
     if not traces or traces[-1].expandable:
         return None
-    found = expected_batch(trials._replace(passes={}, expandable=True), 0, None)
+    found = expected_batch(trials._replace(answers={}, expandable=True), 0, None)
     endless = found is not None and record.spec.max_batch is None and 2 * found > LARGEST_BATCH
     return None if endless else found
 

@@ -251,8 +251,8 @@ class Session:
         if spec.search != "forecast" or edge.limited_by != "memory" or edge.fails_at is None:
             return NonMonotonic(None, None)
         known = self.known(limit_bytes)
-        both_sides = {**known.passes, largest: True, edge.fails_at: False}
-        around = expected_non_monotonic(known._replace(passes=both_sides), largest)
+        both_sides = {**known.answers, largest: True, edge.fails_at: False}
+        around = expected_non_monotonic(known._replace(answers=both_sides), largest)
         at_edge = self._trial(largest, TRIAL_STEPS, limit_bytes)
         if at_edge is not None and TRIAL_STEPS * (at_edge.step_ms or 0.0) > 1000 * stopping.row_seconds(spec):
             self.update(edge=msgspec.structs.replace(edge, smaller_forecast=around.fails))

@@ -20,7 +20,6 @@ from tputfind.analysis.race import (
     outcome_of,
     pareto_front,
     recipe_of,
-    settles_race,
     speeds,
 )
 from tputfind.analysis.turns import ASSUMED, LOOKS, Round, Speed, Turns
@@ -38,7 +37,7 @@ def raced(random, new):
     for look in LOOKS:
         rounds += taken(random, number=look - len(rounds), new=new)
         judgement = judged_in_turn(Tried(Turns(batch_sizes=(8, 8), rounds=rounds)), REGRET, 5, ASSUMED)
-        if settles_race(judgement):
+        if outcome_of(judgement) != "undecided":
             break
     return outcome_of(judgement), len(rounds)
 

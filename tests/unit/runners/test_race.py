@@ -17,7 +17,7 @@ from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits, OutOfTime
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
-from tputfind.runners.race import Course, levels_of
+from tputfind.runners.race import Course, log_rates
 from tputfind.session.progress import Silent
 from tputfind.session.turns import Duel
 
@@ -363,7 +363,7 @@ def test_levels_are_products_of_ratios_along_duels():
         duel.tried = Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(1), new=ratio, between=0, within=0)))
         duels[old, new] = duel.tried.turns
 
-    levels = levels_of(duels)
+    levels = log_rates(duels)
 
     assert exp(levels[two] - levels[one]) == pytest.approx(1.2, rel=1e-3)
     assert exp(levels[three] - levels[one]) == pytest.approx(1.8, rel=1e-3)

@@ -111,7 +111,7 @@ def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
     def left(search: _Search) -> int:
         state = (
             *(search.passes, search.fails_at, search._credit, search._forecast is None, search._guess or 0),
-            *(search._above, search._below, search._expected),
+            *(search._passes_in_a_row, search._failures_in_a_row, search._expected),
         )
         if state not in known:
             known[state] = max(1 + left(after) if after else 0 for after in answered(search))
@@ -540,7 +540,7 @@ def test_failing_smaller_batch_is_expected_at_its_measured_place():
 def test_a_forecast_that_is_wrong_about_any_answer_expects_no_alternation():
     searched = SEARCHES["swin_t fp16 8GiB"]
     right_about_all = known(*searched.taken(), limit_bytes=searched.limit_bytes)
-    wrong = right_about_all._replace(passes={**right_about_all.passes, 400: False})
+    wrong = right_about_all._replace(answers={**right_about_all.answers, 400: False})
 
     assert expected_non_monotonic(wrong, 929) == NonMonotonic(None, None)
 
