@@ -131,7 +131,8 @@ def test_row_of_few_batches_holds_last_output_during_the_next(tmp_path, ask, dev
     (row,) = ask(tmp_path, f"{MODELS}/plain.py:answers", "--device", device, *few).record().rows
 
     assert len(row.device_ms) < 3
-    assert row.peak_allocated_bytes == pytest.approx(2 * 64 * MIB, rel=0.1)
+    # A step also maps some 13 MiB of torch's code, which a CPU counts.
+    assert 2 * 64 * MIB <= row.peak_allocated_bytes < 2.4 * 64 * MIB
 
 
 def test_training_runs_too(tmp_path, ask):
