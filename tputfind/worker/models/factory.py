@@ -152,8 +152,13 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
     try:
         about.loader.exec_module(module)
     except ImportError as error:
-        user_code.check_has_no_parent(error, path, attribute)
-        raise
+        del sys.modules[name]
+        package = user_code.package_of(error, path)
+        if package is None:
+            raise
+        folder, name = package
+        sys.path.insert(0, str(folder))
+        return importlib.import_module(name)
     return module
 
 

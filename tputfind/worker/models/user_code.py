@@ -82,28 +82,21 @@ def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
         )
 
 
-def check_has_no_parent(error: ImportError, path: Path, attribute: str) -> None:
-    """Refuse a file with a relative import, whose package is unknown if the file is imported by its path.
+def package_of(error: ImportError, path: Path) -> tuple[Path, str] | None:
+    """Return where a file with a relative import belongs, as ``module_name`` does.
 
     Args:
-        error: the error of importing the file; any error but that of a relative import in the file itself is ignored.
+        error: the error of importing the file by its path.
         path: the file.
-        attribute: the name of the factory.
 
-    Raises:
-        BadRequest: the hint has the factory's dotted name.
+    Returns:
+        The folder and the dotted name; None for any error but that of a relative import in the file itself.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     if _NO_PARENT not in str(error) or not frames or Path(frames[-1].filename).resolve() != path.resolve():
-        return
-    line = frames[-1].line or ""
-    dots = re.search(r"\bfrom\s+(\.+)", line)
-    folder, name = module_name(path.resolve(), 1 if dots is None else len(dots[1]))
-    where = "" if folder == Path.cwd() else f"in {folder} "
-    raise BadRequest(
-        f"{path} imports from its package ({shorten_text(line)}), which a file that is named by its path is not in",
-        f"{where}name it {name}:{attribute}",
-    ) from None
+        return None
+    dots = re.search(r"\bfrom\s+(\.+)", frames[-1].line or "")
+    return module_name(path.resolve(), 1 if dots is None else len(dots[1]))
 
 
 def module_name(path: Path, levels: int = 1) -> tuple[Path, str]:
