@@ -447,13 +447,12 @@ def gate(compared: Sequence[Comparison], share: float | None, problems: list[Tpu
     code = BadRequest.exit_code if problems else 0
     unsure = [told for one in compared for told in _unsure(one, share)]
     if unsure:
-        what = f"too noisy to exclude that it is {100 * share:g} % slower: {'; '.join(unsure)}"
-        more = (
-            "measure longer, such as --budget 5min"
-            if any(one.turns for one in compared)
-            else "measure in more processes"
-        )
-        problems.append(TooNoisy(what, f"{more}, or on a quiet machine"))
+        turns = [turns for one in compared for turns in one.turns]
+        short = any(0 < len(one.rounds) < FEWEST_ROUNDS for one in turns)
+        why = f"fewer than {FEWEST_ROUNDS} rounds, too few" if short else "too noisy"
+        what = f"{why} to exclude that it is {100 * share:g} % slower: {'; '.join(unsure)}"
+        more = "measure longer, such as --budget 5min" if turns else "measure in more processes"
+        problems.append(TooNoisy(what, more if short else f"{more}, or on a quiet machine"))
     if any(_unsure_fastest(one, share) for one in compared):
         code = code or TooNoisy.exit_code
     if not regressions:

@@ -221,5 +221,7 @@ def test_gate_on_rounds_too_noisy_to_judge_advises_more_time():
 
     assert gate([in_turn(at(8, between=0.3))], 0.03, problems) == TooNoisy.exit_code
     assert "--budget" in problems[0].hint
+    gate([in_turn(at(8, rounds=1))], 0.03, problems)
+    assert problems[-1].message.startswith("fewer than 3 rounds, too few to exclude that it is 3 % slower")
     gate([compare(example(), example())], 0.03, problems)
     assert "--budget" not in problems[-1].hint
