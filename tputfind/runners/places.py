@@ -1,6 +1,5 @@
 """The places of jobs in a cluster: Ray's resources for it, computed from the available nodes."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
@@ -17,6 +16,8 @@ KIND: Final = "ray.io/accelerator-type"
 """The node label for the kind of accelerator; Ray sets it, and ``ray start --labels`` can."""
 _RESOURCES: Final = {"cuda": "GPU", "xpu": "GPU"}
 """Ray's names for devices that torch names otherwise; other devices have the same name in capitals (NPU, HPU, CPU)."""
+_INTEL: Final = "Intel-GPU"
+"""Beginning of the kind of Intel's GPUs, which torch calls xpu."""
 HOST: Final = "CPU"
 """The resource that stands for a whole node: its count is not a number of devices."""
 _LISTS: Final = "tputfind devices --ray lists what the cluster has"
@@ -76,12 +77,12 @@ def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1
     """
     if choice == "each" and ranks > 1:
         raise BadRequest("--each measures every device by itself: leave --gpus and --parallel out")
-    if not device.isalpha():
-        kind = re.match("[a-z]*", device)
-        name = kind[0] if kind else "cuda"
+    kind, _, number = device.partition(":")
+    if number or "," in kind:
+        name = kind.partition(",")[0]
         raise BadRequest(f"--device {device}: with --ray, Ray chooses the device", f"name its kind: --device {name}")
     if device == "auto":
-        device = next((name for name in ("cuda", "npu", "hpu") if _nodes_with(nodes, name)), "cpu")
+        device = next((name for name in ("cuda", "xpu", "npu", "hpu") if _nodes_with(nodes, name)), "cpu")
     having = _nodes_with(nodes, device)
     if not having:
         what = f"{resource_of(device)} for --device {device}"
@@ -100,7 +101,10 @@ def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1
 
 
 def _nodes_with(nodes: Sequence[Node], device: str, count: int = 1) -> list[Node]:
-    return [node for node in nodes if node.resources.get(resource_of(device), 0) >= count]
+    having = [node for node in nodes if node.resources.get(resource_of(device), 0) >= count]
+    if device not in _RESOURCES:
+        return having
+    return [node for node in having if not node.kind or node.kind.startswith(_INTEL) == (device == "xpu")]
 
 
 def _place(nodes: Sequence[Node], device: str, ranks: int, kind: str | None = None) -> ClusterPlace:

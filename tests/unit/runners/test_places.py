@@ -34,6 +34,16 @@ def test_auto_is_an_accelerator_if_any_node_has_one():
     assert places_of([HEAD], "auto", "next")[0].resource == "CPU"
 
 
+def test_gpus_of_intel_are_xpu_and_those_without_a_kind_are_what_was_asked_for():
+    intel, unknown = node(6, "Intel-GPU-Max-1550", GPU=2), node(7, "", GPU=1)
+
+    assert places_of([HEAD, intel], "auto", "next")[0].device == "xpu"
+    assert places_of([intel, L4], "auto", "next")[0].device == "cuda"
+    assert [place.device for place in places_of([unknown], "xpu", "each")] == ["xpu:0"]
+    with pytest.raises(NoSuchDevice, match="none of the 1 nodes of the cluster has a GPU for --device cuda"):
+        places_of([intel], "cuda", "next")
+
+
 def test_jobs_share_a_node_if_they_need_only_part_of_it():
     def most(device, choice, nodes=(L4, H100, HEAD)):
         return [place.most_on_one(nodes) for place in places_of(nodes, device, choice)]

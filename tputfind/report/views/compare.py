@@ -82,7 +82,8 @@ def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
     if comparison.variants:
         old, new = (f"{spec.model} {name_of(spec)}" for spec in comparison.variants)
         rounds = sum(len(one.rounds) for one in comparison.turns)
-        yield "OLD and NEW", f"{old} and {new}, in turn: {rounds} round{'s' * (rounds > 1)} of fresh processes, {comparison.seconds:.0f} s"
+        taken = f"{rounds} round{'s' * (rounds > 1)} of fresh processes, {comparison.seconds:.0f} s"
+        yield "OLD and NEW", f"{old} and {new}, in turn: {taken}"
     else:
         yield "OLD and NEW", f"begun {comparison.old_started} and {comparison.new_started}"
     if comparison.unlike:
