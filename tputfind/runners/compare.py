@@ -22,7 +22,7 @@ from tputfind.session import pickling
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.turns import Duel, Variant, due
+from tputfind.session.turns import Duel, Variant, duels_to_continue
 from tputfind.step import Step
 
 BUDGET_S: Final = 60.0
@@ -173,7 +173,7 @@ def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: P
     """Take rounds of each row until its verdict is certain, or until there is no time for another."""
     random = Random(asked.specs[0].seed)  # noqa: S311  # the order of windows is no secret
     judged = partial(verdicts.judged_in_turn, tolerance=asked.tolerance, comparisons=len(rows))
-    for row in due(rows, lambda tried: verdicts.is_certain(judged(tried), asked.fail_slower), until_s):
+    for row in duels_to_continue(rows, lambda tried: verdicts.is_certain(judged(tried), asked.fail_slower), until_s):
         number = len(row.tried.turns.rounds) + 1
         progress.doing(f"batch {row.batch_size}: both in turn, round {number}", until_s - monotonic())
         row.take_round(random)

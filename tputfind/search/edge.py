@@ -100,7 +100,7 @@ def find_edge(
         search.learn(unit, ask(unit * granularity))
     proven = 0
     while search.open or search.passes != proven:
-        unit = search.plain(linear=linear, near=True) if search.open else search.passes
+        unit = search.next_blind(linear=linear, near=True) if search.open else search.passes
         obstacle = prove(unit * granularity)
         search.learn(unit, obstacle)
         proven = unit if obstacle is None else proven
@@ -176,7 +176,7 @@ class _Search:
         """Whether a step up narrows the bracket more than halving."""
         return self.fails_at > self.cap or self.fails_at > _BLIND_GROWTH * max(1, self.passes)
 
-    def plain(self, *, linear: bool, near: bool = False) -> int:
+    def next_blind(self, *, linear: bool, near: bool = False) -> int:
         """Return the next trial without a forecast; ``near`` stays close to the failing batch."""
         passes, fails_at = self.passes, self.fails_at
         if linear:
@@ -217,7 +217,7 @@ class _Search:
         misled = self._expected and expected is None and credit and self.failed[self.fails_at] == "memory"
         self._expected = expected is not None
         if self.open or linear:
-            return expected or (self.plain(linear=linear, near=misled) if self.open else None)
+            return expected or (self.next_blind(linear=linear, near=misled) if self.open else None)
         return expected or self._next_divisor()
 
     def _next_divisor(self) -> int | None:

@@ -217,7 +217,7 @@ class Duel:
         return bool(found)
 
 
-def due(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:
+def duels_to_continue(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:
     """Yield the duels that need another round, until each is certain or there is no time for one more.
 
     Args:
