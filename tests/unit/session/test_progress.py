@@ -156,7 +156,7 @@ def test_only_trials_with_as_much_memory_as_now_are_answers():
     known = expectations.known(run, 100, 50)
 
     assert expectations.answers(run, 100, 50) == {1: None, 4: "latency", 8: "memory", 16: "died"}
-    assert (known.passes, known.trials) == ({1: True, 4: False, 8: False}, list(trials[:5]))
+    assert (known.answers, known.trials) == ({1: True, 4: False, 8: False}, list(trials[:5]))
     assert known.memory_bytes == run.environment.memory_total_bytes - 50
     assert (known.limit_bytes, known.granularity, known.max_batch) == (100, 1, LARGEST_BATCH)
     host = replace(run, environment=replace(run.environment, can=CPU_CAN), spec=replace(run.spec, max_batch=9))
