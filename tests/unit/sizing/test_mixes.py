@@ -91,8 +91,14 @@ def test_a_long_stream_comes_to_the_latencies_of_an_independent_simulation():
     assert sum(found.shares) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("server", [{}, {"routing": "least-loaded"}, {"batcher": "mosec", "delay_ms": 2.0}])
-@pytest.mark.parametrize(("counts", "rate"), [((2, 3), 5500.0), ((60, 40), 110_000.0)])
+@pytest.mark.parametrize(
+    ("counts", "rate", "server"),
+    [
+        ((2, 3), 5500.0, {"routing": "least-loaded"}),
+        ((2, 3), 5500.0, {"batcher": "mosec", "delay_ms": 2.0}),
+        ((60, 40), 110_000.0, {}),
+    ],
+)
 def test_mix_of_two_equal_kinds_equals_their_sum(counts, rate, server):
     mixed = simulated([Kind(count, 16, FAST) for count in counts], rate, **server).outcome
 
@@ -206,12 +212,9 @@ def test_with_spare_devices_no_mix_is_searched():
 @pytest.mark.parametrize(
     "options",
     [
-        {"batcher": "triton", "delay": "2ms", "routing": "random"},
-        {"batcher": "triton", "delay": "2ms"},
-        {"batcher": "mosec", "delay": "2ms", "routing": "least-loaded"},
+        {"batcher": "triton", "delay": "2ms", "routing": "random", "samples_per_request": 2},
+        {"batcher": "mosec", "delay": "2ms", "routing": "least-loaded", "max_queue": 500},
         {"batcher": "ray", "max_ongoing": 200, "delay": "2ms"},
-        {"samples_per_request": 2},
-        {"max_queue": 500},
     ],
 )
 def test_a_mix_is_searched_for_any_server_and_routing(options):

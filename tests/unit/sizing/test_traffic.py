@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tputfind.errors import BadRequest
@@ -75,12 +75,13 @@ def test_idle_time_is_cut_except_for_unanswered_requests(window_ms, times):
     assert without_idle(np.cumsum([100.0, 1.0, 100.0]), 10.0, window_ms).tolist() == times
 
 
+@settings(max_examples=25)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=30), st.integers(6, 20))
 def test_batch_is_full_if_the_next_request_does_not_fit(counts, cap):
     packed = full_batches(tuple(counts), cap)
 
     batch, sizes = 0, []
-    for samples in itertools.islice(itertools.cycle(counts), 60_000):
+    for samples in itertools.islice(itertools.cycle(counts), 6000):
         if batch + samples > cap:
             sizes.append(batch)
             batch = 0
