@@ -16,7 +16,7 @@ from tputfind.search.edge import find_edge
 from tputfind.search.forecast import FIRST_BATCH
 from tputfind.search.replay import right_about
 
-MEMORIES_GIB = (8, 24, 80, 141)
+MEMORIES_GIB = (24, 141)
 GROWTH = 16
 """Largest factor of a tried batch over the largest passed one."""
 CLIMB = 3
