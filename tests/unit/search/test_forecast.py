@@ -136,7 +136,7 @@ def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
 
 @pytest.mark.parametrize("first", [None, 1, 9])
 def test_worst_forecast_costs_at_most_twice_the_trials_plus_two(first):
-    costs = {edge: asked_at_the_most(edge, first) for edge in range(1, 9)}
+    costs = {edge: asked_at_the_most(edge, first) for edge in (1, 2, 4, 8)}
 
     assert all(cost <= most(edge) for edge, cost in costs.items())
     # A guess above all of them reveals that, so the worst case is smaller for most.
