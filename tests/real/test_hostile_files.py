@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import sys
 import zipfile
 from contextlib import suppress
@@ -195,11 +196,18 @@ NEWER = {"an opaque object", "a class to import"}
 """Torch 2.9 does not execute these, and torch 2.15 does."""
 
 
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Provide the path of an exported program."""
+    path = tmp_path_factory.mktemp("program") / "model.pt2"
+    exported(path)
+    return path
+
+
 @pytest.mark.parametrize("trick", TRICKS)
-def test_a_program_that_runs_code_is_refused_before_it_does_so(tmp_path, monkeypatch, trick):
+def test_a_program_that_runs_code_is_refused_before_it_does_so(tmp_path, monkeypatch, program, trick):
     changes, expected = TRICKS[trick]
-    exported(tmp_path / "model.pt2")
-    rewritten(tmp_path / "model.pt2", changes)
+    rewritten(shutil.copy(program, tmp_path), changes)
     (tmp_path / "hostile.py").write_text("open('ran', 'w'); x = 0")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "hostile", raising=False)
@@ -225,9 +233,8 @@ def test_a_program_that_runs_code_is_refused_before_it_does_so(tmp_path, monkeyp
         ("data/SAMPLE_INPUTS/model.pt", "is there twice"),
     ],
 )
-def test_compiled_code_or_duplicate_entries_are_refused(tmp_path, entry, expected):
-    exported(tmp_path / "model.pt2")
-    rewritten(tmp_path / "model.pt2", {entry: lambda _: b"anything"})
+def test_compiled_code_or_duplicate_entries_are_refused(tmp_path, program, entry, expected):
+    rewritten(shutil.copy(program, tmp_path), {entry: lambda _: b"anything"})
 
     with pytest.raises(BadRequest) as refused:
         load_program(tmp_path / "model.pt2")
@@ -286,9 +293,8 @@ def test_programs_of_pure_data_are_loaded(tmp_path):
     assert found["turned"].shape == (4, 3)
 
 
-def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path, ask):
-    exported(tmp_path / "model.pt2")
-    rewritten(tmp_path / "model.pt2", TRICKS["example inputs"][0])
+def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path, ask, program):
+    rewritten(shutil.copy(program, tmp_path), TRICKS["example inputs"][0])
     asked = ("model.pt2", "--device", "cpu", "--batch-sizes", "1", "--quiet", *QUICK)
 
     refused = ask(tmp_path, *asked)
@@ -301,8 +307,8 @@ def test_only_the_flag_of_this_command_line_trusts_a_file(tmp_path, ask):
     assert (tmp_path / "ran").exists()
 
 
-def test_record_claiming_trust_is_not_believed(tmp_path, ask):
-    exported(tmp_path / "model.pt2")
+def test_record_claiming_trust_is_not_believed(tmp_path, ask, program):
+    shutil.copy(program, tmp_path)
     ask(tmp_path, tmp_path / "model.pt2", "--device", "cpu", "--batch-sizes", "1", *QUICK, "--trust-model-file")
     (record,) = (tmp_path / "results").glob("*.json")
     held = json.loads(record.read_text())
