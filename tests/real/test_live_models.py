@@ -1,6 +1,7 @@
 """Modules, and functions that build them, passed to ``find`` from a script, a notebook or a test."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import tempfile
 import threading
 import time
 import traceback
+import types
 import warnings
 from functools import partial
 
@@ -40,13 +42,12 @@ def temporary(tmp_path, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
-def script(folder, program, *, stdin=True):
+def script(folder, program):
     """Return the output of a program that Python reads from standard input, so its functions have no file."""
-    command = [sys.executable, *(["-"] if stdin else ["-c", program])]
     environment = {**ENVIRONMENT, "TMPDIR": os.environ["TMPDIR"]}
     done = subprocess.run(
-        command,
-        input=program if stdin else None,
+        [sys.executable, "-"],
+        input=program,
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -148,20 +149,15 @@ FIND = "record = tputfind.find(%s, inputs=inputs, device='cpu', batch_sizes=[1, 
 SAY = "print(record.spec.model, record.input_shape, [row.status for row in record.rows], module.training)\n"
 
 
-def test_objects_of_a_script_without_file_travel_by_value(tmp_path):
-    program = "import tputfind\n" + CELL + "module = Net()\n" + FIND % "module" + SAY
-
-    assert script(tmp_path, program) == "Net (live) 6 ['ok', 'ok'] True\n"
-
-
-def test_objects_of_a_notebook_cell_travel_by_value(tmp_path):
+def test_objects_of_scripts_and_notebook_cells_travel_by_value(tmp_path):
     program = (
-        "import tputfind, __main__\n"
+        f"import tputfind, __main__\n{CELL}module = Net()\n{FIND % 'module'}{SAY}"
         f"exec(compile({CELL!r}, '<ipython-input-1-5f2b>', 'exec'), vars(__main__))\n"
-        "module = Net()\n" + FIND % "lambda: Net()" + SAY
+        f"module = Net()\n{FIND % 'lambda: Net()'}{SAY}"
     )
 
-    assert script(tmp_path, program, stdin=False) == "<lambda> (live) 6 ['ok', 'ok'] True\n"
+    ran = " (live) 6 ['ok', 'ok'] True\n"
+    assert script(tmp_path, program) == f"Net{ran}<lambda>{ran}"
 
 
 def test_a_function_that_imports_torch_itself_leaves_this_process_without_it(tmp_path):
@@ -218,30 +214,25 @@ def test_unpicklable_part_is_named_in_one_line(tmp_path, kept):
             assert "inside" in refusal.value.hint
 
 
-def test_full_disk_is_reported_as_such(tmp_path):
-    program = (
-        "import resource, tputfind, torch\n"
-        "module = torch.nn.Linear(1000, 1000)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, 2**20))\n"
-        "try: tputfind.find(module, input_size=(1000,), device='cpu')\n"
-        "except tputfind.errors.BadRequest as error: print(error.message)\n"
-    )
-
-    assert script(tmp_path, program) == f"cannot write Linear (live) in {os.environ['TMPDIR']}: File too large\n"
+def test_full_disk_is_reported_as_such(temporary, kept):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
+    try:
+        with pytest.raises(BadRequest, match=rf"cannot write Linear \(live\) in {temporary}: File too large"):
+            kept.find(nn.Linear(1000, 1000), input_size=(1000,), device="cpu")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_unimportable_module_is_named(tmp_path):
-    program = (
-        "import sys, types, tputfind\n"
-        f"made = types.ModuleType('made_here')\nsys.modules['made_here'] = made\nexec({CELL!r}, vars(made))\n"
-        "try: tputfind.find(made.Net(), input_size=(6,), device='cpu')\n"
-        "except tputfind.errors.BadRequest as error: print(error.message, error.hint)\n"
-    )
+def test_unimportable_module_is_named(monkeypatch, kept):
+    made = types.ModuleType("made_here")
+    monkeypatch.setitem(sys.modules, "made_here", made)
+    exec(CELL, vars(made))
 
-    said = script(tmp_path, program)
+    with pytest.raises(BadRequest, match="No module named 'made_here'") as refused:
+        kept.find(made.Net(), input_size=(6,), device="cpu")
 
-    assert "No module named 'made_here'" in said
-    assert "register_pickle_by_value" in said
+    assert "register_pickle_by_value" in refused.value.hint
 
 
 @pytest.mark.parametrize(
@@ -287,10 +278,10 @@ def test_find_on_a_model_that_fails_shows_its_traceback_below_the_error(kept):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory, kept):
     """Provide the record of a live module, as a file."""
     folder = tmp_path_factory.mktemp("saved")
-    tputfind.find(nn.Linear(3, 2), input_size=(3,), output=folder, **ONE)
+    kept.find(nn.Linear(3, 2), input_size=(3,), output=folder, **ONE)
     (path,) = folder.glob("*.json")
     return path
 
