@@ -36,12 +36,12 @@ def test_a_record_a_rate_and_a_target_come_to_a_plan(folder):
     assert not (folder / "results").exists()
 
 
-def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder):
+def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder, ask):
     (folder / "prices.csv").write_text(
         "device,price_per_hour,currency,source,date\nNVIDIA H100 80GB HBM3,3.5,EUR,my offer,2026-01-01\n"
     )
     files = ("--save", "plans.csv", "--save", "plans.json", "--save", "plans.md")
-    ran = run(
+    ran = ask(
         folder,
         "size",
         "vit_b_16.json",
@@ -90,21 +90,21 @@ def other_kind(name: str, times: float = 3.0) -> Record:
     return msgspec.structs.replace(made, rows=tuple(rows), environment=environment)
 
 
-def test_two_kinds_of_devices_come_to_a_mix_and_to_their_power(folder):
+def test_two_kinds_of_devices_come_to_a_mix_and_to_their_power(folder, ask):
     (folder / "large.json").write_bytes(other_kind("Large", 1.0).to_json())
     (folder / "small.json").write_bytes(other_kind("Small").to_json())
     (folder / "prices.csv").write_text("device,price_per_hour,currency\nLarge,4,EUR\nSmall,1.5,EUR\n")
     demand = ("--rate", 250, "--slo", "400ms", "--percentile", 90)
-    ran = run(folder, "size", "large.json", "small.json", *demand, "--price", "prices.csv")
+    ran = ask(folder, "size", "large.json", "small.json", *demand, "--price", "prices.csv")
 
     assert ran.status == 0, ran.err
     assert len(re.findall(r"^Mix  ", ran.out, re.MULTILINE)) == 1
     assert len(re.findall(r"^Power  .* W for all devices", ran.out, re.MULTILINE)) == 2
 
 
-def test_model_too_slow_for_target_exits_with_6_after_other_plans(folder):
+def test_model_too_slow_for_target_exits_with_6_after_other_plans(folder, ask):
     """99 % of single samples take up to 4.9 ms for ResNet-50, and up to 5.1 ms for ViT-B/16."""
-    ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--rate", 1, "--slo", "5ms")
+    ran = ask(folder, "size", "resnet50.json", "vit_b_16.json", "--rate", 1, "--slo", "5ms")
 
     assert ran.status == 6
     assert "no device is fast enough" in ran.err
@@ -112,14 +112,14 @@ def test_model_too_slow_for_target_exits_with_6_after_other_plans(folder):
     assert "Together" not in ran.out
 
 
-def test_size_of_records_without_an_answer_names_their_files(folder):
+def test_size_of_records_without_an_answer_names_their_files(folder, ask):
     record = load_record(folder / "resnet50.json")
     rows = tuple(msgspec.structs.replace(row, timings=()) for row in record.rows)
     for name in ("one.json", "two.json"):
         (folder / name).write_bytes(msgspec.structs.replace(record, rows=rows).to_json())
 
-    beside = run(folder, "size", "one.json", "resnet50.json", "--rate", 1, "--slo", "1s")
-    alone = run(folder, "size", "one.json", "two.json", "--rate", 1, "--slo", "1s")
+    beside = ask(folder, "size", "one.json", "resnet50.json", "--rate", 1, "--slo", "1s")
+    alone = ask(folder, "size", "one.json", "two.json", "--rate", 1, "--slo", "1s")
 
     assert beside.status == 0
     assert PROGRESS.sub("", beside.err).startswith("tputfind: one.json: the record of resnet50 has no row with")
@@ -127,9 +127,9 @@ def test_size_of_records_without_an_answer_names_their_files(folder):
     assert sorted(line.split(": ")[1] for line in alone.err.splitlines()) == ["one.json", "two.json"]
 
 
-def test_devices_too_few_for_one_model_exit_with_6(folder):
+def test_devices_too_few_for_one_model_exit_with_6(folder, ask):
     """Plans of different models are not alternatives: ResNet-50 does not serve the requests of ViT-B/16."""
-    ran = run(folder, "size", "resnet50.json", "vit_b_16.json", "--devices", 4, "--rate", 40000, "--slo", "200ms")
+    ran = ask(folder, "size", "resnet50.json", "vit_b_16.json", "--devices", 4, "--rate", 40000, "--slo", "200ms")
 
     assert ran.status == 6
     assert "vit_b_16: the devices do not meet the target" in ran.err
@@ -146,11 +146,11 @@ def test_long_simulation_shows_progress_separately_from_the_plan(folder):
     assert "simulating" not in ran.out
 
 
-def test_rare_requests_take_as_long_as_a_lone_one(folder):
+def test_rare_requests_take_as_long_as_a_lone_one(folder, ask):
     alone_ms = load_record(folder / "resnet50.json").row(1).latency_ms
 
     for rate in ("0.5", "1e-9"):
-        ran = run(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--save", "plan.json")
+        ran = ask(folder, "size", "resnet50.json", "--rate", rate, "--slo", "50ms", "--save", "plan.json")
         assert ran.status == 0, ran.err
         assert PROGRESS.sub("", ran.err) == "saved plan.json\n"
         outcome = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]
@@ -163,23 +163,23 @@ def test_rare_requests_take_as_long_as_a_lone_one(folder):
             assert least_ms <= outcome[f"p{percent}_ms"] <= most_ms
 
 
-def test_recorded_arrivals_give_the_stream_its_shape(folder):
+def test_recorded_arrivals_give_the_stream_its_shape(folder, ask):
     times = [second for second in range(10) for _ in range(1000)]
     (folder / "times.csv").write_text("time_s\n" + "\n".join(map(str, times)) + "\n")
     options = ("size", "resnet50.json", "--rate", 20000, "--slo", "20ms", "--save", "plan.json")
-    smooth = run(folder, *options)
+    smooth = ask(folder, *options)
     devices = json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]["devices"]
-    bursty = run(folder, *options, "--arrivals", "times.csv")
+    bursty = ask(folder, *options, "--arrivals", "times.csv")
 
     assert (smooth.status, bursty.status) == (0, 0), bursty.err
     assert json.loads((folder / "plan.json").read_text())["plans"][0]["outcome"]["devices"] > devices
 
 
-def test_recorded_requests_have_their_own_samples(folder):
+def test_recorded_requests_have_their_own_samples(folder, ask):
     lines = [f"{0.01 * number},{8 if number % 4 == 0 else 1}" for number in range(4000)]
     (folder / "times.csv").write_text("time_s,samples\n" + "\n".join(lines) + "\n")
     options = ("size", "resnet50.json", "--rate", 2000, "--slo", "50ms", "--batcher", "triton", "--save", "plan.json")
-    ran = run(folder, *options, "--arrivals", "times.csv")
+    ran = ask(folder, *options, "--arrivals", "times.csv")
 
     assert ran.status == 0, ran.err
     assert PROGRESS.sub("", ran.err) == "saved plan.json\n"
@@ -277,7 +277,7 @@ def test_wrong_size_request_is_refused_in_one_line(folder, ask, arguments, statu
     assert ran.out == ""
 
 
-def test_server_logs_give_overheads_and_prediction_error(folder):
+def test_server_logs_give_overheads_and_prediction_error(folder, ask):
     shutil.copy(record_path("nvidia-h200/serving/vit_l_16-fp32.json"), folder / "vit_l_16.json")
     with np.load(record_path("nvidia-h200/serving/mosec-vit_l_16-fp32.npz")) as file:
         for load, name in (("0.1", "light"), ("0.5", "half")):
@@ -290,7 +290,7 @@ def test_server_logs_give_overheads_and_prediction_error(folder):
     asked = ("size", "vit_l_16.json", "--rate", 500, "--slo", "200ms", "--batcher", "mosec", "--delay", "5ms")
     asked += ("--max-batch-size", 32)
     files = ("--save", "plans.csv", "--save", "plans.json", "--save", "plans.md")
-    ran = run(folder, *asked, "--observed", "light.csv", "--observed", "half.csv", *files)
+    ran = ask(folder, *asked, "--observed", "light.csv", "--observed", "half.csv", *files)
 
     assert ran.status == 0, ran.err
     assert "off, fitted" in ran.out
@@ -302,10 +302,10 @@ def test_server_logs_give_overheads_and_prediction_error(folder):
     (line,) = csv.DictReader((folder / "plans.csv").open())
     assert float(line["overhead_per_batch_ms"]) == pytest.approx(overhead["value_ms"], rel=1e-5)
     assert "| half.csv" in (folder / "plans.md").read_text()
-    light = run(folder, *asked, "--observed", "light.csv")
+    light = ask(folder, *asked, "--observed", "light.csv")
     assert light.status == 2
     assert light.err.count("\n") == 1
     assert "too light a load" in light.err
-    two = run(folder, *asked, "vit_b_16.json", "--observed", "light.csv")
+    two = ask(folder, *asked, "vit_b_16.json", "--observed", "light.csv")
     assert two.status == 2
     assert "takes one record" in two.err
