@@ -19,10 +19,8 @@ import tputfind
 from tputfind.record.record import Record
 
 SEED = 20261121
-KILLS = 8
+KILLS = 4
 """Number of kills, evenly spread over the progress of a run."""
-TESTS = 2
-"""Number of tests that share the kills, so that several workers run in parallel."""
 SHORT = ("--batches", 10, "--processes", 2)
 ASKED = ("--max-latency", "125ms", *SHORT)
 MEASURED = [*(name for name, kind in KINDS.items() if kind == "Float64"), "warmup_steps"]
@@ -73,11 +71,10 @@ def whole(tmp_path_factory, ask) -> Whole:
     return Whole(len(progress), table)
 
 
-@pytest.mark.parametrize("part", range(TESTS))
-def test_run_killed_at_any_progress_resumes_to_the_same_table(tmp_path, ask, whole, part):
+def test_run_killed_at_any_progress_resumes_to_the_same_table(tmp_path, ask, whole):
     expected = without_figures(whole.table)
     moments = random.Random(SEED)
-    lines = [2 + number * (whole.lines - 2) // KILLS for number in range(part, KILLS, TESTS)]
+    lines = [2 + number * (whole.lines - 2) // KILLS for number in range(KILLS)]
     kills = [(line, moments.uniform(0, 0.1)) for line in lines]
 
     def killed(number: int) -> Path:
