@@ -266,15 +266,15 @@ def test_thorough_row_has_100_batches_and_three_seconds(tmp_path, ask):
 
 def test_first_process_of_a_row_runs_alone_and_gives_its_peak(tmp_path, ask):
     """Rows in one process share its peak: later rows would show the peak of the largest earlier row."""
-    asked = ("resnet18", "--image-size", 128, "--batch-sizes", "1,8,16", "--batches", 3)
+    asked = ("resnet18", "--image-size", 128, "--batch-sizes", "1,16", "--batches", 3)
     shared = ask(tmp_path, *asked).record()
     (tmp_path / "alone").mkdir()
     alone = ask(tmp_path / "alone", *asked, "--processes", 1).record()
 
-    assert [len(row.timings) for row in shared.rows] == [3, 3, 3]
+    assert [len(row.timings) for row in shared.rows] == [3, 3]
     for row, by_itself in zip(shared.rows, alone.rows, strict=True):
         assert row.peak_allocated_bytes == pytest.approx(by_itself.peak_allocated_bytes, rel=0.15)
-    small, _, large = (row.peak_allocated_bytes for row in shared.rows)
+    small, large = (row.peak_allocated_bytes for row in shared.rows)
     assert small < 0.7 * large
 
 
