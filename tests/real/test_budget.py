@@ -83,7 +83,7 @@ def test_budget_that_ends_in_a_hanging_model_names_what_gave_no_answer(tmp_path,
         "    return Net(), lambda batch: torch.zeros(batch, 2)\n"
     )
 
-    ran = ask(tmp_path, f"{tmp_path}/net.py:make", "--budget", "12s")
+    ran = ask(tmp_path, f"{tmp_path}/net.py:make", "--budget", "9s")
 
     assert ran.status == 2
     line = ran.err.splitlines()[-1]
