@@ -93,7 +93,6 @@ def test_unwritable_page_is_refused_before_measuring(folder, ask, arguments, lin
     "arguments",
     [
         ("resnet18", "--device", "cpu", "--save", "a.html"),
-        ("report", "old.json", "--save", "a.html"),
         ("report", "old.json", "--save", "a.png"),
     ],
 )
