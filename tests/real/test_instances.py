@@ -45,7 +45,7 @@ def test_instances_are_as_fast_as_the_slowest_and_may_end_behind(tmp_path, ask):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 def test_instances_share_a_memory_ceiling(tmp_path, ask):
-    search = (*EDGE, "--save", "rows.json", "--overwrite")
+    search = ("--granularity", 128, *EDGE, "--save", "rows.json", "--overwrite")
     edges = []
     for placed in ((*TWO, "--memory-limit", "512MiB"), ("--device", "cpu:0", "--memory-limit", "256MiB")):
         ran = ask(tmp_path, f"{FILE}:grows", *placed, *search)
