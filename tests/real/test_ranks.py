@@ -151,8 +151,7 @@ def test_rank_that_hangs_ends_all_when_time_is_up(ranks, rank):
     assert not children_at_work()
 
 
-@pytest.mark.parametrize("waits", [0, 1])
-@pytest.mark.parametrize("step", [0, 1, 2])
+@pytest.mark.parametrize(("waits", "step"), [(0, 0), (1, 1), (0, 2)])
 def test_rank_waiting_in_unmatched_collective_is_ended_at_once(ranks, waits, step):
     asked, path = ranks
     path.write_text(json.dumps({"moment": "", "waits": waits, "step": step}))
