@@ -87,8 +87,14 @@ def built_on_host(source, dtype, layout):
     return arrange_module(module, dtype, layout)
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [("bf16", "nchw"), ("fp16", "nhwc"), ("fp32", "nchw")])
-@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    ("name", "dtype", "layout"),
+    [
+        *((name, "bf16", "nchw") for name in NAMED),
+        *((name, "fp16", "nhwc") for name in ("resnet18", "r3d_18", "timm:test_convnext", "hf:hubert")),
+        ("resnet18", "fp32", "nchw"),
+    ],
+)
 def test_model_built_in_place_equals_its_conversion_but_for_random_numbers(source, name, dtype, layout):
     counted, wanted = Counted(source(name)), {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     spec = read_spec("any", {"dtype": dtype, "layout": layout})
