@@ -44,7 +44,7 @@ VALUES = st.recursive(
 
 
 @settings(
-    max_examples=60,
+    max_examples=25,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(value=VALUES | st.tuples(VALUES, VALUES).map(lambda pair: f"({pair[0]}, {pair[1]})"))

@@ -211,7 +211,7 @@ ODD = st.builds(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(odd=ODD)
 def test_odd_interface_computes_like_torch_or_is_refused(tmp_path, children, odd):
     path = tmp_path / f"odd_{len(list(tmp_path.iterdir()))}.py"
