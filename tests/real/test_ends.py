@@ -53,7 +53,7 @@ def test_deleted_folder_loses_neither_the_run_nor_its_table(tmp_path):
     assert process.returncode == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_interruption_keeps_results_and_shows_how_to_resume(tmp_path, number):
     process = started(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 4, "--batches", 1000)
     process.send_signal(number)
