@@ -216,10 +216,6 @@ def keyword_inputs():
     return Adds(), lambda batch_size: {"left": torch.randn(batch_size, 3), "right": torch.randn(batch_size, 3)}
 
 
-def inputs_of_another_size():
-    return nn.Linear(16, 4), lambda batch_size: torch.randn(7 * batch_size + 1, 16)
-
-
 def inputs_of_one_size():
     return nn.Linear(16, 4), lambda batch_size: torch.randn(1, 16)
 
