@@ -4,7 +4,7 @@ import statistics
 
 import numpy
 import pytest
-import scipy.stats
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 

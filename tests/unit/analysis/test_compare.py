@@ -3,7 +3,7 @@
 import random
 
 import pytest
-import scipy.stats
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace

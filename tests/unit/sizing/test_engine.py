@@ -7,9 +7,9 @@ from math import factorial, inf
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.optimize import brentq
 from support.folders import BENCHMARKS, RESULTS, record_path
 from support.queues import batches_by_size, busy_ms, refused_of_constant
 
@@ -119,7 +119,7 @@ def test_simulate_near_saturation_gives_an_interval_that_holds_the_percentile():
     The interval is one of 95 %. Far from the target the run is short: some hundred relaxation times of the queue.
     """
     utilization, percentile = 0.97, 99
-    decay = brentq(lambda one: utilization * math.expm1(one) - one, 1e-6, 1.0)
+    decay = scipy.optimize.brentq(lambda one: utilization * math.expm1(one) - one, 1e-6, 1.0)
     chance = (1 - utilization) / (utilization * math.exp(decay) - 1)
     exact_ms = 10 + 10 * math.log(chance / (1 - percentile / 100)) / decay
     fleet, goal = Fleet([Kind(1, 1, CONSTANT)], 100 * utilization), Goal(40 * exact_ms, percentile)
