@@ -212,7 +212,8 @@ def test_an_odd_record_is_refused_in_one_line_or_shown(name, command):
         assert_harmless(data.decode())
 
 
-STRINGS = [place for place in places(healthy()) if isinstance(at(healthy(), place), str)]
+HEALTHY = healthy()
+STRINGS = [place for place in places(HEALTHY) if isinstance(at(HEALTHY, place), str)]
 CHOICES = {"packed", "dtype", "kind", "limited_by", "result", "ended_by"}
 WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in CHOICES]
 
