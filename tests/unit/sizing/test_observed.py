@@ -165,7 +165,7 @@ def test_logs_of_real_servers_predict_an_unfitted_load(record, server, batches, 
 @pytest.mark.parametrize("batches", [False, True])
 def test_intervals_hold_the_overheads_that_a_server_has(record, batches):
     held = []
-    for seed in range(10):
+    for seed in range(6):
         logs = [
             log(record, LIGHT, 1200, 2 * seed, batches=batches),
             log(record, HALF, 4000, 2 * seed + 1, batches=batches),

@@ -182,8 +182,6 @@ def test_requests_that_all_have_one_sample_are_planned_for_as_before():
     [
         {"batcher": "greedy"},
         {"batcher": "triton", "delay": "4ms"},
-        {"batcher": "ray", "delay": "4ms"},
-        {"batcher": "mosec", "delay": "4ms"},
         {"batcher": "litserve", "delay": "4ms", "overhead": "litserve"},
         {"batcher": "mosec", "delay": "4ms", "routing": "least-loaded", "max_queue": 500},
     ],

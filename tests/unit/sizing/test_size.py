@@ -61,8 +61,16 @@ def test_plan_prefers_a_measured_batch_size_that_does_as_well(rate):
     assert found.outcome.batch_cap in {row.batch_size for row in record().rows}
 
 
-@pytest.mark.parametrize("batcher", ["greedy", "triton", "mosec", "litserve", "ray"])
-@pytest.mark.parametrize("routing", ["random", "least-loaded"])
+@pytest.mark.parametrize(
+    ("batcher", "routing"),
+    [
+        ("greedy", "random"),
+        ("triton", "least-loaded"),
+        ("mosec", "random"),
+        ("litserve", "least-loaded"),
+        ("ray", "random"),
+    ],
+)
 def test_plan_meets_target_under_other_streams_and_one_fewer_misses(batcher, routing):
     demand = wanted(8000, 40.0, batcher=batcher, routing=routing, max_ongoing=300)
     found = plan(record(), demand)
@@ -78,11 +86,9 @@ def test_plan_meets_target_under_other_streams_and_one_fewer_misses(batcher, rou
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "server", [{}, {"batcher": "triton", "delay": 2.0}, {"batcher": "litserve"}, {"routing": "random"}], ids=str
-)
+@pytest.mark.parametrize("server", [{"batcher": "triton", "delay": 2.0}, {"routing": "random"}], ids=str)
 def test_devices_differ_by_2_at_most_between_seeds(server):
-    plans = [plan(record(), wanted(200_000, 20.0, seed=seed, **server)) for seed in range(5)]
+    plans = [plan(record(), wanted(200_000, 20.0, seed=seed, **server)) for seed in range(3)]
     devices = [found.outcome.devices for found in plans]
 
     assert min(devices) > 70
@@ -127,7 +133,7 @@ def test_a_smaller_batch_limit_never_needs_fewer_devices(slope_ms, intercept_ms,
 
 @pytest.mark.parametrize("batcher", ["triton", "mosec", "litserve"])
 @given(rates, st.floats(3, 8), st.integers(2, 40))
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_servers_need_no_fewer_devices_for_more_load_or_smaller_batches(batcher, rate, times, max_batch):
     given_ = {"batcher": batcher, "delay": 2.0}
     one, slo = record(), times * 3.3 * 1.5 + 5
