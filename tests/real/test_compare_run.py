@@ -109,11 +109,7 @@ def test_models_that_take_no_repeated_samples_are_compared(tmp_path, ask):
     ],
 )
 def test_impossible_comparison_in_turn_is_refused_in_one_line(tmp_path, ask, arguments, line):
-    ran = ask(tmp_path, *RUN, *arguments)
-
-    assert ran.status == 2
-    assert line in ran.err
-    assert len(ran.err.strip().splitlines()) == 1
+    ask(tmp_path, *RUN, *arguments).check_refused(2, line)
 
 
 def test_measurement_options_with_records_are_refused(tmp_path, ask):

@@ -69,12 +69,7 @@ def test_forecast_for_tiny_memory_reports_that_none_fits(tmp_path, ask):
     ],
 )
 def test_wrong_forecast_request_is_refused_in_one_line(tmp_path, ask, arguments, said):
-    ran = ask(tmp_path, "forecast", *arguments, *ON_FAKE, "--quiet")
-
-    assert ran.status == 2
-    assert said in ran.err
-    assert ran.err.count("\n") == 1
-    assert ran.out == ""
+    ask(tmp_path, "forecast", *arguments, *ON_FAKE, "--quiet").check_refused(2, said)
 
 
 def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path, ask):
@@ -173,6 +168,4 @@ def test_forecast_of_untrainable_model_is_refused_in_one_line(tmp_path, ask):
     factory = f"{MODELS}/compiled.py:nothing_to_train"
     ran = ask(tmp_path, "forecast", factory, "--phase", "train", "--memory", "1GiB", "--on-fake", "--quiet")
 
-    assert ran.status == 2
-    assert "has nothing to train" in ran.err
-    assert ran.err.count("\n") == 1
+    ran.check_refused(2, "has nothing to train")

@@ -100,11 +100,9 @@ def test_failing_model_under_compile_shows_its_own_error(tmp_path, ask):
     ],
 )
 def test_uncompiled_run_is_refused_in_one_line(tmp_path, ask, factory, expected):
-    ran = ask(tmp_path, f"{MODELS}/compiled.py:{factory}", "--batch-sizes", 2, "--quiet", *CAPTURED)
-
-    assert ran.status == 3, ran.err
-    assert expected in ran.err
-    assert len(ran.err.splitlines()) == 1
+    ask(tmp_path, f"{MODELS}/compiled.py:{factory}", "--batch-sizes", 2, "--quiet", *CAPTURED).check_refused(
+        3, expected
+    )
 
 
 def test_each_batch_size_is_compiled_and_compared_with_eager(tmp_path, ask):

@@ -80,11 +80,7 @@ def test_the_page_of_one_record_is_the_same_every_time(folder, ask):
 )
 def test_unwritable_page_is_refused_before_measuring(folder, ask, arguments, line):
     before = (folder / "old.json").read_bytes()
-    ran = ask(folder, *arguments)
-
-    assert ran.status == 2, ran.out
-    assert line in ran.err
-    assert len(ran.err.splitlines()) == 1
+    ask(folder, *arguments).check_refused(2, line)
     assert (folder / "old.json").read_bytes() == before
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["old.json"]
 

@@ -269,12 +269,7 @@ def test_wrong_size_request_is_refused_in_one_line(folder, ask, arguments, statu
     (folder / "samples.csv").write_text("time,samples\n1,few\n")
     (folder / "falls.csv").write_text(f"time\n{times}3.5\n")
 
-    ran = ask(folder, "size", *arguments)
-
-    assert ran.status == status, ran.err
-    assert message in ran.err
-    assert len(ran.err.splitlines()) == 1
-    assert ran.out == ""
+    ask(folder, "size", *arguments).check_refused(status, message)
 
 
 def test_server_logs_give_overheads_and_prediction_error(folder, ask):

@@ -164,11 +164,7 @@ def test_a_module_is_raced_from_python(kept):
     ],
 )
 def test_impossible_race_is_refused_in_one_line(tmp_path, ask, arguments, line):
-    ran = ask(tmp_path, *TUNE, *arguments)
-
-    assert ran.status == (3 if "energy" in arguments else 2)
-    assert line in ran.err
-    assert len(ran.err.strip().splitlines()) == 1
+    ask(tmp_path, *TUNE, *arguments).check_refused(3 if "energy" in arguments else 2, line)
 
 
 def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path, ask):

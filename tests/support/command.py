@@ -49,6 +49,13 @@ class Ran(NamedTuple):
         (path,) = (self.folder / "results").glob(f"{name}.json")
         return tputfind.load_record(path)
 
+    def check_refused(self, status: int, said: str) -> None:
+        """Check that the run printed one line with these words, to standard error, and exited with this status."""
+        assert self.status == status, self.err
+        assert said in self.err
+        assert len(self.err.strip().splitlines()) == 1, self.err
+        assert self.out == ""
+
 
 def command() -> list[str]:
     """Return the installed ``tputfind`` next to this Python, else a call of the package."""
