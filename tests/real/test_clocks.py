@@ -1,11 +1,10 @@
 """`tputfind clocks` on the CPU, which has only the host clock."""
 
 import signal
-import subprocess
 
 import msgspec
 import pytest
-from support.command import ENVIRONMENT, command, run
+from support.command import run, start_command
 from support.folders import MODELS
 
 from tputfind.record.clocks import Methods, Pipeline, cell_of, figures_of, stage_figures, turn_counts
@@ -119,13 +118,7 @@ def test_progress_is_shown_in_tenths_with_the_time_that_is_left(tmp_path, ask):
 
 def test_an_interruption_ends_it_with_130(tmp_path):
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    process = subprocess.Popen(
-        [*command(), "clocks", f"{MODELS}/plain.py:sleeps", "--device", "cpu", "--repeats", "1000"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_command(tmp_path, "clocks", f"{MODELS}/plain.py:sleeps", "--device", "cpu", "--repeats", 1000)
     for line in process.stderr:
         if "every way in turn" in line:
             process.send_signal(signal.SIGINT)

@@ -5,7 +5,7 @@ import sys
 
 import pandas
 import pytest
-from support.command import ENVIRONMENT, QUICK, TINY, command, run
+from support.command import ENVIRONMENT, QUICK, TINY, command, run, run_program
 from support.folders import MODELS
 from support.shown import KINDS
 
@@ -215,9 +215,7 @@ def test_find_in_python_needs_no_main_guard(tmp_path):
         "print([row.batch_size for row in record.rows], 'torch' in sys.modules)\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, script], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, script], tmp_path)
 
     assert done.stdout == "[1, 2] False\n", done.stderr
     assert len(list((tmp_path / "kept").glob("*.json"))) == 1

@@ -3,12 +3,11 @@
 import json
 import shlex
 import shutil
-import subprocess
 
 import msgspec
 import pandas as pd
 import pytest
-from support.command import ENVIRONMENT, command
+from support.command import command, run_program
 from support.folders import RESULTS, ROOT
 from support.records import example
 
@@ -147,11 +146,7 @@ def test_compare_of_records_in_reverse_order_warns(pair, ask):
 def test_impossible_comparison_is_refused_in_one_line(pair, ask, arguments, line):
     saved(pair / "other.json", spec=replace(example().spec, dtype="fp32"))
     before = (pair / "old.json").read_bytes()
-    ran = ask(pair, "compare", *arguments)
-
-    assert ran.status == 2, ran.out
-    assert line in ran.err
-    assert len(ran.err.splitlines()) == 1
+    ask(pair, "compare", *arguments).check_refused(2, line)
     assert (pair / "old.json").read_bytes() == before
 
 
@@ -170,7 +165,7 @@ def test_batch_beyond_new_largest_is_lost_and_fails_the_gate(pair, ask):
 def test_slowdown_fails_the_gate_with_closed_output(pair):
     asked = shlex.join([*command(), "compare", "old.json", "new.json", "--fail-slower", "3%"])
     shell = ["bash", "-c", f"set -o pipefail; {asked} | true"]
-    ran = subprocess.run(shell, cwd=pair, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    ran = run_program(shell, pair)
 
     assert ran.returncode == 1
     assert "slower by more than 3 %" in ran.stderr
@@ -212,11 +207,7 @@ def test_several_records_are_one_tidy_table_that_pandas_reads_with_its_types(tmp
     ],
 )
 def test_impossible_report_is_refused_in_one_line(pair, ask, arguments, line):
-    ran = ask(pair, "report", *arguments)
-
-    assert ran.status == 2
-    assert line in ran.err
-    assert len(ran.err.splitlines()) == 1
+    ask(pair, "report", *arguments).check_refused(2, line)
 
 
 def test_report_with_traceback_shows_the_tracebacks_that_a_record_keeps(pair, ask):

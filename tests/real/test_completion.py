@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import ENVIRONMENT, command
+from support.command import ENVIRONMENT, command, run_program
 
 
 def offered(*words: str, shell: str = "bash") -> list[str]:
@@ -78,9 +78,7 @@ def test_every_shell_has_a_script(shell):
 def test_bash_itself_completes_a_model_by_that_script():
     script = answer({"_TPUTFIND_COMPLETE": "bash_source"})
     asked = 'COMP_WORDS=(tputfind resnet1); COMP_CWORD=1; _tputfind_completion "$0"; echo "${COMPREPLY[@]}"'
-    done = subprocess.run(
-        ["bash", "-c", f"{script}\n{asked}", command()[0]], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    done = run_program(["bash", "-c", f"{script}\n{asked}", command()[0]])
 
     assert done.stdout == "resnet101 resnet152 resnet18\n"
 
@@ -90,9 +88,7 @@ def test_fish_itself_completes_a_list_by_that_script():
     script = answer({"_TPUTFIND_COMPLETE": "fish_source"})
     asked = "complete -C 'tputfind resnet18 --dtype fp16,b'"
     searched = ENVIRONMENT | {"PATH": f"{Path(command()[0]).parent}{os.pathsep}{ENVIRONMENT['PATH']}"}
-    done = subprocess.run(
-        ["fish", "-c", f"{script}\n{asked}"], env=searched, capture_output=True, text=True, check=False
-    )
+    done = run_program(["fish", "-c", f"{script}\n{asked}"], environment=searched)
 
     assert done.stdout == "fp16,bf16\n"
 
@@ -107,9 +103,7 @@ def test_completion_imports_no_heavy_package():
         "assert not heavy, heavy\n"
     )
     asked = {"_TPUTFIND_COMPLETE": "bash_complete", "COMP_WORDS": "tputfind resnet1", "COMP_CWORD": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=ENVIRONMENT | asked, capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "-c", program], environment=ENVIRONMENT | asked)
 
     assert done.returncode == 0, done.stderr
     assert "plain,resnet101" in done.stdout

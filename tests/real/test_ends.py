@@ -12,7 +12,7 @@ import time
 
 import psutil
 import pytest
-from support.command import ENVIRONMENT, QUICK, command
+from support.command import ENVIRONMENT, QUICK, command, run_program, start_command
 from support.folders import MODELS
 
 import tputfind
@@ -23,14 +23,7 @@ def started(tmp_path, *arguments) -> subprocess.Popen:
     # A background job of a shell would inherit ignored signals.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    process = subprocess.Popen(
-        [*command(), *map(str, arguments)],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_command(tmp_path, *arguments)
     for line in process.stderr:
         if "timing batch" in line:
             return process
@@ -95,14 +88,7 @@ def test_closed_terminal_loses_no_results(tmp_path):
 
 def test_reader_leaving_early_causes_no_error(tmp_path):
     shell = f"{shlex.join([*command(), f'{MODELS}/plain.py:sleeps', '--batch-sizes', '1', *map(str, QUICK)])} | true"
-    done = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {shell}"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["bash", "-c", f"set -o pipefail; {shell}"], tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from support.command import ENVIRONMENT, QUICK, command
+from support.command import ENVIRONMENT, QUICK, command, run_program
 from support.folders import MODELS
 
 
@@ -132,14 +132,7 @@ def test_standard_streams_may_be_closed(tmp_path, closed):
 
 def test_unprintable_report_is_an_error(tmp_path):
     asked = shlex.join([*command(), f"{MODELS}/plain.py:keyword_inputs", "--batch-sizes", "2", *map(str, QUICK)])
-    done = subprocess.run(
-        ["bash", "-c", f"{asked} > /dev/full"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["bash", "-c", f"{asked} > /dev/full"], tmp_path)
 
     assert done.returncode == 2
     assert "cannot print: No space left on device" in done.stderr
@@ -210,9 +203,7 @@ def test_record_of_overlong_model_name_has_valid_file_name(tmp_path, ask):
 def test_broken_torch_is_reported_in_one_line_with_advice(tmp_path, torch, said):
     (tmp_path / "torch.py").write_text(torch)
     paths = os.pathsep.join((str(tmp_path), ENVIRONMENT["PYTHONPATH"]))
-    done = subprocess.run(
-        [*command(), "devices"], env=ENVIRONMENT | {"PYTHONPATH": paths}, capture_output=True, text=True, check=False
-    )
+    done = run_program([*command(), "devices"], environment=ENVIRONMENT | {"PYTHONPATH": paths})
 
     assert done.returncode == 2
     assert done.stderr.startswith(f"tputfind: {said}")
@@ -221,7 +212,7 @@ def test_broken_torch_is_reported_in_one_line_with_advice(tmp_path, torch, said)
 
 def test_a_deleted_working_directory_is_named_and_torch_is_not_blamed(tmp_path):
     shell = f"cd {tmp_path}; rmdir {tmp_path}; {shlex.join([*command(), 'devices'])}"
-    done = subprocess.run(["bash", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    done = run_program(["bash", "-c", shell])
 
     assert done.returncode == 2
     assert done.stderr == "tputfind: the working directory was deleted (run it in one that exists)\n"
@@ -232,9 +223,7 @@ PRINTS = [["models"], ["devices"], ["--help"], ["models", "--help"], ["--version
 
 def piped(folder, asked, into) -> subprocess.CompletedProcess:
     shell = f"set -o pipefail; {shlex.join([*command(), *asked])} {into}"
-    return subprocess.run(
-        ["bash", "-c", shell], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    return run_program(["bash", "-c", shell], folder)
 
 
 @pytest.mark.parametrize("asked", PRINTS, ids=" ".join)
@@ -265,14 +254,7 @@ def test_an_interruption_while_it_imports_is_one_line(tmp_path, number):
     (tmp_path / "click.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{number})\n")
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a signal ignored here would be ignored by the child
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    done = subprocess.run(
-        [sys.executable, "-m", "tputfind", "--help"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([sys.executable, "-m", "tputfind", "--help"], tmp_path)
 
     assert done.stderr == "tputfind: interrupted\n"
     assert (done.stdout, done.returncode) == ("", 130)
@@ -310,9 +292,7 @@ def test_mismatched_torchvision_is_named_with_installation_advice(tmp_path):
     )
     environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
 
-    done = subprocess.run(
-        [*command(), "resnet18"], env=environment, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = run_program([*command(), "resnet18"], tmp_path, environment)
 
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("tputfind:")]

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 import pandas
 import psutil
 import pytest
-from support.command import ENVIRONMENT, QUICK, command, run
+from support.command import QUICK, run, start_command
 from support.folders import MODELS
 from support.shown import KINDS
 
@@ -70,14 +70,7 @@ def up_to(lines, word):
 
 
 def test_failing_device_is_removed_and_its_job_redone_elsewhere(tmp_path):
-    with subprocess.Popen(
-        [*command(), *map(str, (*SLOWLY, "--dtype", "fp32,bf16", "--device", "cpu:0,cpu:1"))],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start_command(tmp_path, *SLOWLY, "--dtype", "fp32,bf16", "--device", "cpu:0,cpu:1") as process:
         main = psutil.Process(process.pid)
         assert main.cpu_affinity() != [1]
         begun = "".join(up_to(process.stderr, "cpu:1"))
@@ -171,14 +164,7 @@ def test_device_failing_while_all_busy_is_reported_and_not_planned_with(tmp_path
 def test_interruption_keeps_results_of_every_device_and_all_resume(tmp_path, ask):
     longer = ("--batch-sizes", "4,8", "--batches", 60, "--warmup", 1, "--processes", 2)
     asked = (SLEEPS, *longer, "--dtype", "fp32,bf16,fp16,amp-bf16")
-    with subprocess.Popen(
-        [*command(), *map(str, (*asked, "--device", "cpu:0,cpu:1"))],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start_command(tmp_path, *asked, "--device", "cpu:0,cpu:1") as process:
         told = set()
         for line in process.stderr:
             if "samples/s, process 1" in line:

@@ -17,7 +17,7 @@ import cloudpickle
 import pytest
 import torch
 from models import plain
-from support.command import ENVIRONMENT
+from support.command import ENVIRONMENT, run_program
 from support.folders import MODELS
 from torch import nn
 
@@ -45,15 +45,7 @@ def temporary(tmp_path, monkeypatch):
 def script(folder, program):
     """Return the output of a program that Python reads from standard input, so its functions have no file."""
     environment = {**ENVIRONMENT, "TMPDIR": os.environ["TMPDIR"]}
-    done = subprocess.run(
-        [sys.executable, "-"],
-        input=program,
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program([sys.executable, "-"], folder, environment, input=program)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -306,14 +298,11 @@ def test_no_name_and_no_environment_lead_to_unpickling(tmp_path):
     pickled = tmp_path / "pickled"
     pickled.write_bytes(b"cposix\nsystem\n(S'touch ran'\ntR.")
     with pickled.open("rb") as file:
-        done = subprocess.run(
+        done = run_program(
             [sys.executable, "-m", "tputfind", "Linear (live)", "--device", "cpu", "--input-size", "3"],
-            cwd=tmp_path,
-            env={**ENVIRONMENT, "TPUTFIND_LIVE_OBJECT": str(file.fileno()), "TMPDIR": os.environ["TMPDIR"]},
+            tmp_path,
+            {**ENVIRONMENT, "TPUTFIND_LIVE_OBJECT": str(file.fileno()), "TMPDIR": os.environ["TMPDIR"]},
             pass_fds=[file.fileno()],
-            capture_output=True,
-            text=True,
-            check=False,
         )
 
     assert done.returncode == 2

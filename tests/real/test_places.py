@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command import ENVIRONMENT, QUICK, command
+from support.command import ENVIRONMENT, QUICK, command, run_program
 from support.folders import MODELS
 from support.records import example
 
@@ -120,9 +120,7 @@ def test_unwritable_file_loses_neither_the_result_nor_other_files(folder, ask, a
 def test_early_closed_pipe_still_reports_unwritten_files(folder):
     (folder / "full.csv").symlink_to("/dev/full")
     asked = shlex.join([*command(), "report", *["old.json"] * 300, "--save", "full.csv"])
-    done = subprocess.run(
-        ["bash", "-c", f"{asked} | true"], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    done = run_program(["bash", "-c", f"{asked} | true"], folder)
 
     assert "cannot write full.csv" in done.stderr
 
@@ -149,14 +147,7 @@ def test_disk_without_room_for_record_is_reported_before_measuring(folder):
     asked = shlex.join([*command(), "plain.py:fails", "--batch-sizes", "1", *map(str, QUICK)])
     # Python would keep the first kilobyte of its bytecode file, and fail on it ever after.
     environment = ENVIRONMENT | {"PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        ["bash", "-c", f"ulimit -f 1; {asked}"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_program(["bash", "-c", f"ulimit -f 1; {asked}"], folder, environment)
 
     assert done.returncode == 2
     assert "cannot write in results: File too large (choose another place to write to)" in done.stderr

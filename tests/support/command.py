@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -63,17 +63,26 @@ def command() -> list[str]:
     return [installed] if installed else [sys.executable, "-m", "tputfind"]
 
 
+def run_program(
+    words: Sequence[str | Path],
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = ENVIRONMENT,
+    **options: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program in a folder, and return its status and what it printed."""
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
+
+
+def start_command(folder: Path, *arguments: object) -> subprocess.Popen[str]:
+    """Start ``tputfind`` with these arguments in a folder; its outputs are pipes."""
+    words = [*command(), *map(str, arguments)]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, cwd=folder, env=ENVIRONMENT, stdout=pipe, stderr=pipe, text=True)
+
+
 def run(folder: Path, *arguments: object, timeout_s: float = 300, environment: Mapping[str, str] | None = None) -> Ran:
     """Run ``tputfind`` with these arguments in a folder, and return its status and output."""
-    done = subprocess.run(
-        [*command(), *map(str, arguments)],
-        cwd=folder,
-        env=environment or ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-    )
+    done = run_program([*command(), *map(str, arguments)], folder, environment or ENVIRONMENT, timeout=timeout_s)
     return Ran(done.returncode, done.stdout, done.stderr, folder)
 
 
