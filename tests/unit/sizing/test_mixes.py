@@ -218,7 +218,7 @@ def test_with_spare_devices_no_mix_is_searched():
     ],
 )
 def test_a_mix_is_searched_for_any_server_and_routing(options):
-    mix = found(wanted(4000, percentile=95, **options))
+    mix = found(wanted(2000, percentile=95, **options))
 
     assert mix.outcome.meets_target if isinstance(mix, Mix) else mix.startswith("none is cheaper")
 
