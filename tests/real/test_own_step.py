@@ -30,7 +30,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 @linux_only
 @pytest.mark.parametrize(
     ("script", "limit", "granularity"),
-    [("train_ema", 136, 1), ("train_contrastive", 147, 256)],
+    [("train_gan", 400, 1), ("train_ema", 136, 1), ("train_contrastive", 147, 256)],
 )
 def test_edge_of_a_training_script_equals_that_of_its_bare_loop(tmp_path, script, limit, granularity):
     path = f"{MODELS}/{script}.py"
