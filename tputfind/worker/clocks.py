@@ -16,16 +16,15 @@ from tputfind.stages.timer import StageTimer
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices import failure_of, open_device
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.loops import back_to_back, one_at_a_time
+from tputfind.worker.loops import Work, back_to_back, one_at_a_time
 from tputfind.worker.modes.cudagraph import capture_graph
 from tputfind.worker.own_step import make_workload
 from tputfind.worker.warm_up import warm_up
 from tputfind.worker.workload import inference
 
-_WINDOW_S: Final = 0.6
-"""Window in seconds that the warm-up prepares for; it takes at least half as long, so that an idle device clocks up."""
+_WARM_UP_S: Final = 1.0
+"""Minimum seconds of a warm-up, in which an idle device clocks up."""
 _WARMUP_STEPS: Final = 10
-_MOST_S: Final = 60.0
 _LEAD_IN: Final = 1
 """Untimed batches before each turn."""
 Step = Callable[[], object]
@@ -65,8 +64,7 @@ def time_methods(question: TimeMethods, announce: Callable[[float], None]) -> It
 def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float], None]) -> float:
     """Warm a step up; return its approximate time in seconds."""
     steps = _WARMUP_STEPS if spec.warmup is None else spec.warmup
-    warmed = warm_up(device, step, announce, steps=steps, window_s=_WINDOW_S, max_seconds=_MOST_S)
-    return warmed.fastest_ms / 1000
+    return warm_up(device, Work(step, step), announce, seconds=_WARM_UP_S, steps=steps) / 1000
 
 
 class _Timed:

@@ -334,9 +334,8 @@ def settled_from(spans_ms: Sequence[float], least: int = 0) -> tuple[int, bool |
     return least + cut, alike or still
 
 
-_WARM_S: Final = 0.1
-"""Base time of the warm-up in seconds: it takes from half of it to four times as long."""
-_LONGEST_WARM_UP_S: Final = 10.0
+_WARM_UP_S: Final = 0.2
+"""Minimum seconds of a warm-up."""
 _LEADS_IN_MS: Final = 100.0
 """Longer steps have no lead-in step.
 
@@ -354,8 +353,7 @@ def turns(
     """
     gc.collect()
     gc.freeze()  # as for the windows of a row
-    warm = warm_up(device, work.fresh_step, announce, steps=2, window_s=_WARM_S, max_seconds=_LONGEST_WARM_UP_S)
-    step_ms = max(warm.fastest_ms, LEAST_SPAN_MS)
+    step_ms = max(warm_up(device, work, announce, seconds=_WARM_UP_S, steps=1), LEAST_SPAN_MS)
     steps = max(1, min(math.ceil(1000 * window_s / step_ms), MOST_MARKED // 2))
     lead_in = work.lead_in if step_ms < _LEADS_IN_MS else 0
 

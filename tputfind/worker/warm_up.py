@@ -1,76 +1,32 @@
-"""Work before a window: untimed steps until batch times, or the throughput under a power limit, have settled."""
+"""Work before a window: untimed steps, and work until the throughput under a power limit has settled."""
 
 import math
-from collections.abc import Callable, Sequence
-from statistics import median
-from time import perf_counter, perf_counter_ns
-from typing import Final, NamedTuple
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
 
-from tputfind.stats import spread
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.loops import Announce, steps_ms
+from tputfind.worker.loops import Announce, Work, moments, steps_ms
 
-_CHUNK_MS: Final = 20.0
-"""Milliseconds between waits for the device; a device that idles more often would cool down and clock up."""
-_WARMUP_OF_WINDOW: Final = 0.5, 4.0
-"""Minimum and maximum time of a warm-up, as multiples of the minimum time of a window."""
-_STEADY: Final = 0.01
-_MOST_SCATTER: Final = 0.02
-_LEAST_CHUNKS: Final = 12
+_MOST_S: Final = 60.0
+"""Maximum seconds of a warm-up by a number of steps."""
 
 
-class WarmUp(NamedTuple):
-    """The untimed steps: their number, their total time, the time of the first, and the time of an undisturbed step."""
+def warm_up(device: Device, work: Work, announce: Announce, *, seconds: float, steps: int) -> float:
+    """Take at least ``steps`` untimed steps, for at least ``seconds``; return the time of an undisturbed step in ms.
 
-    steps: int
-    seconds: float
-    first_step_ms: float
-    fastest_ms: float
-
-
-def warm_up(
-    device: Device, step: Callable[[], object], announce: Announce, *, steps: int, window_s: float, max_seconds: float
-) -> WarmUp:
-    """Take at least ``steps`` untimed steps, for 0.5 to 4 times ``window_s``, until batch times have settled.
-
-    The bounds exclude the first step, which loads and chooses kernels. After ``max_seconds`` the warm-up ends with
-    fewer steps, but with at least two: the first has no ordinary step time.
+    Both exclude the first step, which loads and chooses kernels. After 60 s the warm-up ends with fewer steps.
     """
-    least_s, most_s = (min(share * window_s, max_seconds) for share in _WARMUP_OF_WINDOW)
-    first_ms = steps_ms(device, lambda: device.first_step(step), 1)
-    announce(max(most_s, min(max_seconds, steps * first_ms / 1000)))
-    begin_ns = perf_counter_ns()
-    taken, chunk, spans_ms = 1, 1, list[float]()
-    while True:
-        spans_ms.append(steps_ms(device, step, chunk))
-        taken += chunk
-        seconds = (perf_counter_ns() - begin_ns) / 1e9
-        steady = _is_steady(spans_ms, seconds, window_s)
-        enough = (taken >= steps and seconds >= least_s) or seconds >= max_seconds
-        if enough and (steady or seconds >= most_s):
-            fastest_ms = min(spans_ms[-max(1, len(spans_ms) // 3) :])
-            return WarmUp(taken, first_ms / 1000 + seconds, first_ms, fastest_ms)
-        chunk = max(1, min(int(_CHUNK_MS / spans_ms[-1]), 2 * chunk))
-        if taken < steps and seconds >= least_s:  # long enough, but short of steps
-            chunk = min(chunk, steps - taken)
-
-
-def _is_steady(spans_ms: Sequence[float], seconds: float, window_s: float) -> bool | None:
-    """Return whether a warm-up of these spans has become steady; None for too few spans.
-
-    The medians of the last third and of the third before are compared. Extrapolated to the length of the window, their
-    difference must be at most 1 %. Spans that vary too much to show this are steady if the warm-up is as long as the
-    window and the medians agree within twice the standard error of their difference, which may be 2 % at most.
-    """
-    if len(spans_ms) < _LEAST_CHUNKS:
-        return None
-    third = len(spans_ms) // 3
-    before, after = spans_ms[-2 * third : -third], spans_ms[-third:]
-    change = abs(median(after) / median(before) - 1)
-    if change * window_s / (seconds / 3) <= _STEADY:
-        return True
-    scatter = max(spread(before), spread(after)) * 2 * math.sqrt(2 / third) * math.sqrt(math.pi / 2)
-    return seconds >= window_s and change <= min(scatter, _MOST_SCATTER)
+    first_ms = steps_ms(device, lambda: device.first_step(work.fresh_step), 1)
+    announce(max(seconds, min(_MOST_S, steps * first_ms / 1000)))
+    moment, taken, fastest_ms = moments(device, work), 0, math.inf
+    begin_s = now_s = perf_counter()
+    while not taken or now_s - begin_s < (_MOST_S if taken < steps else seconds):
+        count, before_s = moment(), now_s
+        now_s = perf_counter()
+        taken += count
+        fastest_ms = min(fastest_ms, 1000 * (now_s - before_s) / count)
+    return fastest_ms
 
 
 _LOAD_S: Final = 3.0
