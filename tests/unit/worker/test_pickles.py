@@ -1,8 +1,11 @@
-"""Files of torch.save are classified by their opcodes, without executing them."""
+"""Files of torch.save are refused without executing them, with what they hold."""
 
 import os
 import pickle
+import re
+import sys
 import zipfile
+from contextlib import suppress
 
 import pytest
 import torch
@@ -11,11 +14,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from tputfind.errors import UnknownModel
-from tputfind.worker.models.pickles import Pickled, pickled_in, refuse_pickle
+from tputfind.worker.models.saved import refuse_pickle
 
-NET = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-FORMATS = ({}, {"_use_new_zipfile_serialization": False}, {"pickle_protocol": 4})
-WHOLE = Pickled("object", "torch.nn.modules.container.Sequential")
+NET = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+FORMATS = ({}, {"_use_new_zipfile_serialization": False})
 
 
 class Hostile:
@@ -25,69 +27,56 @@ class Hostile:
         return os.mkdir, ("ran",)
 
 
-@pytest.mark.parametrize("how", FORMATS, ids=str)
-def test_pickled_in_a_whole_module_names_its_class(tmp_path, how):
-    torch.save(NET, tmp_path / "whole.pt", **how)
-
-    assert pickled_in(tmp_path / "whole.pt") == WHOLE
-
-
-@pytest.mark.parametrize("how", FORMATS, ids=str)
-def test_pickled_in_a_state_dict_names_its_weights(tmp_path, how):
-    torch.save(NET.state_dict(), tmp_path / "state.pt", **how)
-
-    found = pickled_in(tmp_path / "state.pt")
-
-    assert found.holds == "state dict"
-    assert found.keys[:2] == ("0.weight", "0.bias")
-
-
 @pytest.mark.parametrize(
-    ("held", "name"),
+    ("held", "said"),
     [
-        ({"model": NET}, "a dict with an object of the class torch.nn.modules.container.Sequential"),
-        (torch.zeros(3), "a tensor"),
-        ({"a": 1}, "a dict without tensors (a)"),
-        ([1, 2], "neither a module nor a dict"),
+        (NET, "is a pickled object of the class torch.nn.modules.container.Sequential"),
+        ({"model": NET}, "is a pickled object of the class torch.nn.modules.container.Sequential"),
+        (NET.state_dict(), "is a state dict (0.weight, 0.bias, 1.weight, ...): weights"),
+        (torch.zeros(3), "holds a Tensor, not a module"),
+        ({"a": 1}, "holds a dict, not a module"),
+        ([1, 2], "holds a list, not a module"),
     ],
 )
-def test_pickled_in_other_object_names_its_content(tmp_path, held, name):
-    torch.save(held, tmp_path / "odd.pt")
+@pytest.mark.parametrize("how", FORMATS, ids=str)
+def test_refuse_pickle_names_what_a_file_holds(tmp_path, held, said, how):
+    torch.save(held, tmp_path / "held.pt", **how)
 
-    assert pickled_in(tmp_path / "odd.pt") == Pickled("other", name)
-    with pytest.raises(UnknownModel, match="not a module"):
-        refuse_pickle(tmp_path / "odd.pt")
+    with pytest.raises(UnknownModel, match=re.escape(said)):
+        refuse_pickle(tmp_path / "held.pt")
 
 
-def test_pickled_in_a_hostile_file_executes_no_code(tmp_path, monkeypatch):
+def test_refuse_pickle_of_a_hostile_file_executes_no_code(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for number, how in enumerate(FORMATS):
         torch.save(Hostile(), f"{number}.pt", **how)
-        assert pickled_in(tmp_path / f"{number}.pt") == Pickled("object", "posix.mkdir")
+        with pytest.raises(UnknownModel, match=r"of the class posix\.mkdir"):
+            refuse_pickle(tmp_path / f"{number}.pt")
 
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*is deprecated")
-def test_pickled_in_torchscript_and_other_files_is_none(tmp_path):
+def test_refuse_pickle_ignores_torchscript_and_other_files(tmp_path):
     torch.jit.save(torch.jit.script(NET), tmp_path / "script.pt")
+    torch.export.save(torch.export.export(NET, (torch.ones(2, 8),)), tmp_path / "program.pt2")
     (tmp_path / "text.pt").write_text("no model")
     (tmp_path / "empty.pt").touch()
     (tmp_path / "cut.pt").write_bytes(pickle.dumps(list(range(1000)))[:500])
     with zipfile.ZipFile(tmp_path / "zip.pt", "w") as archive:
         archive.writestr("a/b.txt", "no model")
 
-    for name in ("script", "text", "empty", "cut", "zip", "missing"):
-        assert pickled_in(tmp_path / f"{name}.pt") is None
-        refuse_pickle(tmp_path / f"{name}.pt")
+    for name in ("script.pt", "program.pt2", "text.pt", "empty.pt", "cut.pt", "zip.pt", "missing.pt"):
+        refuse_pickle(tmp_path / name)
 
 
 @given(st.binary(max_size=200))
-def test_pickled_in_any_bytes_returns_pickled_or_none(tmp_path_factory, data):
+def test_refuse_pickle_of_any_bytes_raises_nothing_else(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("any") / "any.pt"
     path.write_bytes(b"\x80\x02" + data)
 
-    assert isinstance(pickled_in(path), Pickled | None)
+    with suppress(UnknownModel):
+        refuse_pickle(path)
 
 
 def lines_of(refused: UnknownModel) -> str:
@@ -123,12 +112,14 @@ def test_the_lines_of_a_state_dict_make_a_factory_that_loads_it(tmp_path, monkey
     assert torch.equal(made["model"]().weight, trained.weight)
 
 
-def test_a_module_of_a_script_is_to_be_saved_as_weights(tmp_path):
-    path = tmp_path / "own.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("own/data.pkl", b"\x80\x02c__main__\nNet\n)\x81.")
+def test_a_module_of_a_script_is_to_be_saved_as_weights(tmp_path, monkeypatch):
+    class Net(nn.Linear):
+        __module__, __qualname__ = "__main__", "Net"
 
-    with pytest.raises(UnknownModel, match="of the class Net of a script") as refused:
-        refuse_pickle(path)
+    monkeypatch.setattr(sys.modules["__main__"], "Net", Net, raising=False)
+    torch.save(Net(3, 2), tmp_path / "own.pt")
+
+    with pytest.raises(UnknownModel, match="is a pickled object of the class Net of a script") as refused:
+        refuse_pickle(tmp_path / "own.pt")
 
     assert "state_dict()" in refused.value.hint

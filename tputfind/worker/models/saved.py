@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, Final
@@ -10,7 +12,7 @@ from zipfile import is_zipfile
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.processes.failures import said
@@ -20,10 +22,13 @@ from tputfind.record.types import is_compile_mode
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, drawn_of, shape_text
 from tputfind.worker.models.checked import HINT, load_program, load_script, refused_global, trusts_files
-from tputfind.worker.models.pickles import pickled_in, refuse_pickle
 from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inputs
 
 _EXPORTED: Final = ".pt2"
+_CHECKPOINTS: Final = "state_dict", "model_state_dict", "model"
+"""Keys under which a checkpoint stores its state dict."""
+_SHOWN: Final = 3
+"""Maximum number of keys of a state dict in a message."""
 
 
 def find(spec: Spec) -> Source:
@@ -38,6 +43,47 @@ def find(spec: Spec) -> Source:
     if is_compile_mode(spec.mode) and path.suffix != _EXPORTED:
         raise BadRequest(f"--mode {spec.mode}: {path} is TorchScript, which torch.compile does not take")
     return _program_source(spec, path) if path.suffix == _EXPORTED else _script_source(spec, path)
+
+
+def refuse_pickle(path: Path) -> None:
+    """Refuse a file of ``torch.save``; other files, TorchScript among them, are ignored.
+
+    Raises:
+        UnknownModel: it is one; the hint has the lines of a factory that loads it.
+    """
+    load = f"torch.load({json.dumps(str(path))}, map_location='cpu'"
+    into = f"put this into load.py, and name load.py:model in the place of {path}: "
+    try:
+        held = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zipfile(path))
+    except UnpicklingError as error:
+        if "GLOBAL" not in f"{error}":
+            return
+        module, _, name = refused_global(error).rpartition(".")
+        if module == "__main__":
+            raise UnknownModel(
+                f"{path} is a pickled object of the class {name} of a script",
+                f"torch.save(model.state_dict(), {json.dumps(str(path))}) in that script, and load that in a factory",
+            ) from None
+        raise UnknownModel(
+            f"{path} is a pickled object of the class {module}.{name}, "
+            "which runs code of whoever made it when it is loaded",
+            f"{into}import torch; model = lambda: {load}, weights_only=False)",
+        ) from None
+    except Exception:  # torch raises whatever reading another file brings about
+        return
+    if not isinstance(held, Mapping) or not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(held)):
+        raise UnknownModel(
+            f"{path} is a file of torch.save that holds a {type(held).__name__}, not a module",
+            f"a factory may load it and return a module: {load})",
+        )
+    shown = ", ".join(shorten_text(f"{key}") for key in islice(held, _SHOWN))
+    more = ", ..." if len(held) > _SHOWN else ""
+    inside = "".join(f"[{key!r}]" for key in _CHECKPOINTS if key in held)
+    lines = f"import torch; from YOUR_FILE import Net; net = Net(); net.load_state_dict({load}){inside})"
+    raise UnknownModel(
+        f"{path} is a state dict ({shown}{more}): weights, without the module that they are of",
+        f"{into}{lines}; model = lambda: net; or give --weights {path} beside the name of its model",
+    )
 
 
 def _script_source(spec: Spec, path: Path) -> Source:
@@ -184,14 +230,10 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     Raises:
         BadRequest: the file has no state dict, or one of another model, or could run code.
     """
-    pickled = pickled_in(file)
-    if pickled is not None and pickled.holds == "object":
-        what = f"is a pickled object of the class {pickled.name} (torch.save of a whole module)"
-        save = "torch.save(model.state_dict(), FILE) where the module was made writes weights"
-        raise BadRequest(f"--weights: {file} {what}, not weights", save)
     try:
         held: Any = _read(file)
-        module.load_state_dict(held.get("state_dict", held.get("model", held)))
+        state = held.state_dict() if isinstance(held, nn.Module) else held.get("state_dict", held.get("model", held))
+        module.load_state_dict(state)
     except BadRequest:
         raise
     except UnpicklingError as error:
