@@ -2,8 +2,9 @@
 
 import random
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -12,36 +13,32 @@ import torch
 
 from tputfind.record.record import Setting
 
-_KEPT: Final[dict[str, Callable[[], object]]] = {
-    "torch.get_num_threads()": torch.get_num_threads,
-    "torch.get_num_interop_threads()": torch.get_num_interop_threads,
-    "torch.get_default_dtype()": torch.get_default_dtype,
-    "torch.get_default_device()": torch.get_default_device,
-    "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
-    "torch.is_anomaly_enabled()": torch.is_anomaly_enabled,
-    "torch.backends.cudnn.enabled": lambda: torch.backends.cudnn.enabled,
-    "torch.backends.cudnn.benchmark": lambda: torch.backends.cudnn.benchmark,
-    "torch.backends.cudnn.deterministic": lambda: torch.backends.cudnn.deterministic,
-    "torch.backends.mkldnn.enabled": lambda: torch.backends.mkldnn.enabled,
-    "torch.backends.cuda.flash_sdp_enabled()": torch.backends.cuda.flash_sdp_enabled,
-    "torch.backends.cuda.mem_efficient_sdp_enabled()": torch.backends.cuda.mem_efficient_sdp_enabled,
-    "torch.backends.cuda.math_sdp_enabled()": torch.backends.cuda.math_sdp_enabled,
-    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction": lambda: (
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-    ),
-    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction": lambda: (
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-    ),
-}
-_OVERRIDDEN: Final[dict[str, Callable[[], object]]] = {
-    "torch.get_float32_matmul_precision()": torch.get_float32_matmul_precision,
-    "torch.backends.cuda.matmul.allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-    "torch.backends.cudnn.allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-    "torch.backends.fp32_precision": lambda: torch.backends.fp32_precision,  # type: ignore[attr-defined]
-    "torch.backends.cuda.matmul.fp32_precision": lambda: torch.backends.cuda.matmul.fp32_precision,
-    "torch.backends.cudnn.fp32_precision": lambda: torch.backends.cudnn.fp32_precision,
-    "torch.backends.mkldnn.fp32_precision": lambda: torch.backends.mkldnn.fp32_precision,
-}
+_KEPT: Final = (
+    "torch.get_num_threads()",
+    "torch.get_num_interop_threads()",
+    "torch.get_default_dtype()",
+    "torch.get_default_device()",
+    "torch.are_deterministic_algorithms_enabled()",
+    "torch.is_anomaly_enabled()",
+    "torch.backends.cudnn.enabled",
+    "torch.backends.cudnn.benchmark",
+    "torch.backends.cudnn.deterministic",
+    "torch.backends.mkldnn.enabled",
+    "torch.backends.cuda.flash_sdp_enabled()",
+    "torch.backends.cuda.mem_efficient_sdp_enabled()",
+    "torch.backends.cuda.math_sdp_enabled()",
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+)
+_OVERRIDDEN: Final = (
+    "torch.get_float32_matmul_precision()",
+    "torch.backends.cuda.matmul.allow_tf32",
+    "torch.backends.cudnn.allow_tf32",
+    "torch.backends.fp32_precision",
+    "torch.backends.cuda.matmul.fp32_precision",
+    "torch.backends.cudnn.fp32_precision",
+    "torch.backends.mkldnn.fp32_precision",
+)
 """The arithmetic of fp32, which ``--dtype`` sets."""
 
 
@@ -50,19 +47,21 @@ def read_settings() -> dict[str, str]:
 
     The value is ``unclear`` if torch refuses to read a setting, as for old and new switches that contradict each other.
     """
-    return dict(_read(_KEPT | _OVERRIDDEN))
-
-
-def _read(readers: Mapping[str, Callable[[], object]]) -> Iterator[tuple[str, str]]:
+    found = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, read in readers.items():
-            try:
-                yield name, str(read())
-            except AttributeError:
-                continue
-            except RuntimeError:
-                yield name, "unclear"
+        for name in (*_KEPT, *_OVERRIDDEN):
+            with suppress(AttributeError):
+                try:
+                    found[name] = f"{_read(name)}"
+                except RuntimeError:
+                    found[name] = "unclear"
+    return found
+
+
+def _read(name: str) -> object:
+    value = attrgetter(name.removeprefix("torch.").removesuffix("()"))(torch)
+    return value() if name.endswith("()") else value
 
 
 def changed_settings(before: Mapping[str, str]) -> tuple[Setting, ...]:
