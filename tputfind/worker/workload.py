@@ -130,7 +130,7 @@ class Workload:
             quantize(module, spec.dtype, spec.model)
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
-        self._mode = mode_class(spec.mode)(self._module, self._step_of, torch.get_device_module(device).synchronize)
+        self._mode = mode_class(spec.mode)(self._module, self._step_of)
 
     @property
     def parameter_bytes(self) -> dict[str, int]:

@@ -31,10 +31,9 @@ class Compile(Mode):
     backend: ClassVar = "inductor"
     """The ``backend`` argument of ``torch.compile``."""
 
-    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
+    def __init__(self, module: nn.Module, step_of: StepOf) -> None:
         self._module = module
         self._step_of = step_of
-        self._synchronize = synchronize
         self._cache = os.environ.get(COMPILER_CACHE)
         self._of_size: tuple[int, Callable[..., object]] | None = None
 
@@ -47,7 +46,7 @@ class Compile(Mode):
             self._of_size = size, compilable(self._module, self.torch_mode, self.backend)
         run = bind(self._step_of(self._of_size[1]))
         try:
-            return Prepared(run, compile_now(run, self._synchronize))
+            return Prepared(run, compile_now(run))
         except Exception:
             plain()  # a model that fails uncompiled too raises its own error here
             raise
@@ -68,12 +67,12 @@ class MaxAutotune(Compile):
 class Freezing(Compile):
     """Compiles with weights as constants, which the compiler folds into adjacent operations."""
 
-    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
+    def __init__(self, module: nn.Module, step_of: StepOf) -> None:
         """Take a model, and turn freezing on for everything that this process compiles."""
         from torch._inductor import config
 
         config.freezing = True
-        super().__init__(module, step_of, synchronize)
+        super().__init__(module, step_of)
 
 
 def backend_mode(name: str) -> type[Compile]:
@@ -108,7 +107,7 @@ def compilable(module: torch.nn.Module, mode: str | None = None, backend: str = 
     return compiled
 
 
-def compile_now(step: Callable[[], object], synchronize: Callable[[], None]) -> Compiled:
+def compile_now(step: Callable[[], object]) -> Compiled:
     """Call a step until nothing more of it is compiled; return the compile time, the graphs and the graph breaks.
 
     Raises:
@@ -117,23 +116,15 @@ def compile_now(step: Callable[[], object], synchronize: Callable[[], None]) -> 
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
-    start = perf_counter()
-    seconds, graphs = 0.0, _graphs()
-    for _ in range(_MOST_CALLS):
-        try:
-            step()
-        except FailOnRecompileLimitHit:
-            raise CannotRunSo(_ANEW) from None
-        synchronize()
-        before, graphs = graphs, _graphs()
-        if graphs == before:
-            break
-        seconds = perf_counter() - start
-    else:
+    try:
+        _, seconds, is_done = _call_until_compiled(step)
+    except FailOnRecompileLimitHit:
+        is_done = False
+    if not is_done:
         raise CannotRunSo(_ANEW)
-    if not graphs:
+    if not graphs_now():
         raise CannotRunSo("torch.compile compiles nothing of it")
-    return Compiled(seconds=seconds, graphs=graphs, breaks=_breaks())
+    return Compiled(seconds=seconds, graphs=graphs_now(), breaks=_breaks())
 
 
 def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
@@ -141,18 +132,27 @@ def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
 
     If the step compiled anything, it is repeated until it compiles nothing more, or at most 10 times.
     """
-    start, graphs = perf_counter(), graphs_now()
-    output = step()
-    seconds = perf_counter() - start
-    if graphs_now() == graphs:
+    before = graphs_now()
+    output, seconds, _ = _call_until_compiled(step)
+    if graphs_now() == before:
         return output, None
+    return output, Compiled(seconds=seconds, graphs=graphs_now() - before, breaks=_breaks())
+
+
+def _call_until_compiled(step: Callable[[], object]) -> tuple[object, float, bool]:
+    """Call a step until a call compiles nothing, or at most 10 times.
+
+    Return its output, the seconds of the calls that compiled something, and whether the last one compiled nothing.
+    """
+    start, seconds, graphs = perf_counter(), 0.0, graphs_now()
+    output: object = None
     for _ in range(_MOST_CALLS):
-        before = graphs_now()
         output = step()
-        if graphs_now() == before:
-            break
+        before, graphs = graphs, graphs_now()
+        if graphs == before:
+            return output, seconds, True
         seconds = perf_counter() - start
-    return output, Compiled(seconds=seconds, graphs=graphs_now() - graphs, breaks=_breaks())
+    return output, seconds, False
 
 
 def fell_back() -> bool:
@@ -165,7 +165,7 @@ def fell_back() -> bool:
 
 def graphs_now() -> int:
     """Return the number of graphs compiled in this process."""
-    return _graphs() if _DYNAMO in sys.modules else 0
+    return int(_counters()["stats"]["unique_graphs"]) if _DYNAMO in sys.modules else 0
 
 
 def _breaks() -> int:
@@ -179,12 +179,8 @@ def check_still(compiled: Compiled | None) -> None:
     Raises:
         CannotRunSo: a part was compiled again.
     """
-    if compiled is not None and _graphs() != compiled.graphs:
+    if compiled is not None and graphs_now() != compiled.graphs:
         raise CannotRunSo(_ANEW)
-
-
-def _graphs() -> int:
-    return int(_counters()["stats"]["unique_graphs"])
 
 
 def _counters() -> Any:

@@ -18,7 +18,7 @@ class CudaGraph(Mode):
 
     as_it_is: ClassVar = False
 
-    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:  # noqa: ARG002
+    def __init__(self, module: nn.Module, step_of: StepOf) -> None:  # noqa: ARG002
         """Take a model; all its graphs share one pool of memory, since they are never replayed at the same time."""
         self._pool: object = None
 

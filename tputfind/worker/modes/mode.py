@@ -27,8 +27,8 @@ class Mode:
     as_it_is: ClassVar[bool] = True
     """Whether the modules run one by one, as Python calls them, without any state for a single batch size."""
 
-    def __init__(self, module: nn.Module, step_of: StepOf, synchronize: Callable[[], None]) -> None:
-        """Take a model that is on its device, the step's maker, and a function that waits for the device."""
+    def __init__(self, module: nn.Module, step_of: StepOf) -> None:
+        """Take a model that is on its device, and the step's maker."""
 
     @staticmethod
     def refusal(can: Capabilities) -> str:  # noqa: ARG004  # every device can run a model eagerly
