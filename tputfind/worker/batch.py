@@ -12,7 +12,16 @@ from torch.utils._pytree import tree_leaves
 from tputfind.errors import BadRequest
 from tputfind.record.record import Compiled, Sight
 from tputfind.worker.devices.host import status_bytes
-from tputfind.worker.inputs import Call, Indivisible, Split, divides, miscounts, select_samples, shape_of
+from tputfind.worker.inputs import (
+    Call,
+    Indivisible,
+    Split,
+    can_count_samples,
+    divides,
+    miscounts,
+    select_samples,
+    shape_of,
+)
 from tputfind.worker.modes.compile import first_output
 from tputfind.worker.modes.mode import Mode
 from tputfind.worker.ranks import take_turn
@@ -194,6 +203,10 @@ class Batch:
         """Copy the values of tensors in ``inputs``, which have the same structure, into the inputs of this batch."""
         for tensor, other in zip(tensors_of(self._inputs), tensors_of(inputs), strict=True):
             tensor.copy_(other)
+
+    def can_count_samples(self) -> bool:
+        """Return whether the samples can be counted in every part that may hold samples."""
+        return can_count_samples(self._split())
 
     def miscounts(self) -> Iterator[int]:
         """Yield the number of samples in each part of the inputs whose number is not the batch size."""

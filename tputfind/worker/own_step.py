@@ -25,7 +25,6 @@ from tputfind.worker.devices.accelerator import kind_here
 from tputfind.worker.inputs import (
     Call,
     Split,
-    can_count_samples,
     divides,
     outline,
     sample_shapes,
@@ -37,12 +36,11 @@ from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
 from tputfind.worker.structures import drain_value, parts_of
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
-from tputfind.worker.workload import Workload, bytes_by_dtype, seed_of
+from tputfind.worker.workload import AS_MANY, Workload, bytes_by_dtype, check_samples, seed_of
 
 _SMALL_BYTES: Final = 2**20
 """Maximum bytes of tensors that an import may create; they do not change the largest batch."""
 _ENDLESS: Final = "a measurement takes as many steps as it needs: begin the data anew, and leave out the end"
-_ONCE: Final = "make_batch must make as many samples as it is called with, for every batch size"
 
 
 class _Seen(NamedTuple):
@@ -141,22 +139,8 @@ class OwnStep:
         return OutputCheck(result="loss" if all(map(math.isfinite, losses)) else "not_finite")
 
     def check_samples(self, batch: Batch) -> None:
-        """Verify the batch size of a batch, as ``Workload.check_samples`` does.
-
-        Raises:
-            ModelFailed: the user's function made another number of samples.
-        """
-        count = next(batch.miscounts(), None)
-        model = self._spec.model
-        if count is not None:
-            samples = f"{count} sample{'' if count == 1 else 's'}"
-            raise ModelFailed(f"{model}: its batch holds {samples} at batch size {batch.size}", _ONCE)
-        step = self._spec.granularity
-        half = batch.size // 2 // step * step
-        if half < self._spec.smallest_batch or self._makes_its_batch or can_count_samples(self._findings.split):
-            return
-        if outline(self._make_call(half)) == batch.outline:
-            raise ModelFailed(f"{model}: its batch is of the same size at batch sizes {half} and {batch.size}", _ONCE)
+        """Verify the batch size of a batch; see ``workload.check_samples``."""
+        check_samples(self._spec, batch, None if self._makes_its_batch else self._make_call)
 
     def try_out(self) -> None:
         """Run one step at the smallest batch size, so that its imports are known.
@@ -189,7 +173,7 @@ class OwnStep:
         if not self._findings.grows:
             size = self._spec.smallest_batch
             raise ModelFailed(
-                f"{self._spec.model}: its batch is of the same size at batch sizes {size} and {2 * size}", _ONCE
+                f"{self._spec.model}: its batch is of the same size at batch sizes {size} and {2 * size}", AS_MANY
             )
         return self._findings.shape
 

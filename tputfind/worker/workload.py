@@ -25,7 +25,6 @@ from tputfind.worker.inputs import (
     Each,
     Split,
     as_call,
-    can_count_samples,
     divides,
     drawn_of,
     drawn_split,
@@ -60,7 +59,7 @@ _NEXT_DRAW: Final = 1_000_003
 _DRAWS: Final = 3
 _LONG_MAKING_S: Final = 1.0
 """Seconds; inputs that take longer to make are made only as often as necessary."""
-_AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
+AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
 _PROBED: Final = 3
 """Factor between the smallest and the largest batch size that the user's callable is tried with."""
 _SHOWN: Final = 3
@@ -200,29 +199,8 @@ class Workload:
         return self._training.check(batch)
 
     def check_samples(self, batch: Batch) -> None:
-        """Verify the batch size in every part of the inputs in which samples can be counted.
-
-        If they cannot be counted in some part, the inputs must differ in size from those of half the batch; inputs from
-        a data set that has ended would not. Call it after the timing, since it may call the user's callable for half
-        the batch.
-
-        Raises:
-            ModelFailed: the user's callable made another number of samples.
-        """
-        count = next(batch.miscounts(), None)
-        if count is not None:
-            raise ModelFailed(
-                f"{self._spec.model}: its inputs hold {count} sample{'' if count == 1 else 's'} at batch {batch.size}",
-                _AS_MANY,
-            )
-        step = self._spec.granularity
-        half = batch.size // 2 // step * step
-        if half < max(self._spec.smallest_batch, 2) or not callable(self._wanted) or can_count_samples(self._split):
-            return
-        if outline(self._make_call(half)) == batch.outline:
-            raise ModelFailed(
-                f"{self._spec.model}: its inputs are of the same size at batch {half} and batch {batch.size}", _AS_MANY
-            )
+        """Verify the batch size of a batch; see ``check_samples``."""
+        check_samples(self._spec, batch, self._make_call if callable(self._wanted) else None)
 
     def _step_of(self, module: Callable[..., object]) -> Callable[..., object]:
         call = self._call(module)
@@ -264,7 +242,7 @@ class Workload:
         if not divides(self._split) and self._ignores_size(size, double):
             raise ModelFailed(
                 f"{self._spec.model}: its inputs are the same at batch {size} and batch {double}: {_shapes(once)}",
-                _AS_MANY,
+                AS_MANY,
             )
         return "+".join(sample_shapes(self._probes[1], self._split)) or type(twice).__name__
 
@@ -419,6 +397,27 @@ class Workload:
         if not dtype.is_floating_point:
             return empty.random_(0, drawn.below)
         return empty.uniform_() if drawn.image else empty.normal_()
+
+
+def check_samples(spec: Spec, batch: Batch, make: Callable[[int], Call] | None) -> None:
+    """Verify the batch size in every part of a batch in which samples can be counted.
+
+    If they cannot be counted in some part, the batch must differ in size from one that ``make`` makes of half as many
+    samples; one from a data set that has ended would not. Call it after the timing.
+
+    Raises:
+        ModelFailed: the user's callable made another number of samples.
+    """
+    count = next(batch.miscounts(), None)
+    if count is not None:
+        samples = f"{count} sample{'' if count == 1 else 's'}"
+        raise ModelFailed(f"{spec.model}: its batch holds {samples} at batch size {batch.size}", AS_MANY)
+    half = batch.size // 2 // spec.granularity * spec.granularity
+    if half < max(spec.smallest_batch, 2) or make is None or batch.can_count_samples():
+        return
+    if outline(make(half)) == batch.outline:
+        problem = f"its batch is of the same size at batch sizes {half} and {batch.size}"
+        raise ModelFailed(f"{spec.model}: {problem}", AS_MANY)
 
 
 def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
