@@ -14,6 +14,7 @@ from tputfind import load_record
 from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
 from tputfind.worker.inputs import Indivisible, divides, miscounts, outline, sample_shapes, select_samples, split_of
+from tputfind.worker.structures import parts_of, replace_parts
 from tputfind.worker.workload import Workload
 
 
@@ -139,17 +140,11 @@ def cut(value, split, size, keep):
         case "listed":
             return type(value)(value[:keep]), True
         case dict():
-            items = dict(value)
-            for name, of_item in split.items():
-                items[name], done = cut(value[name], of_item, size, keep)
+            parts = parts_of(value)
+            for key, of_part in split.items():
+                parts[key], done = cut(parts[key], of_part, size, keep)
                 if done:
-                    return items, True
-        case list():
-            items = list(value)
-            for number, of_item in enumerate(split):
-                items[number], done = cut(value[number], of_item, size, keep)
-                if done:
-                    return type(value)(*items) if isinstance(value, Pair) else type(value)(items), True
+                    return replace_parts(value, parts), True
     return value, False
 
 
@@ -182,13 +177,13 @@ SHORT = f"{MODELS}/short_inputs.py"
 @pytest.mark.parametrize(
     ("factory", "more", "found"),
     [
-        ("tensor", ["--max-batch", 8], "4 samples at batch 8"),
-        ("tensor", ["--max-batch", 8, "--phase", "train"], "4 samples at batch 8"),
+        ("tensor", ["--max-batch", 8], "4 samples at batch size 8"),
+        ("tensor", ["--max-batch", 8, "--phase", "train"], "4 samples at batch size 8"),
         ("tensor", ["--batch-sizes", "8"], "its inputs are the same at batch 8 and batch 16: 4x3x8x8"),
-        ("listed", ["--max-batch", 8], "4 samples at batch 8"),
-        ("labels", ["--max-batch", 8], "4 samples at batch 8"),
-        ("labels_that_the_model_fails_over", ["--batch-sizes", "1,8"], "4 samples at batch 8"),
-        ("more_than_asked", ["--max-batch", 8, "--search", "linear"], "9 samples at batch 8"),
+        ("listed", ["--max-batch", 8], "4 samples at batch size 8"),
+        ("labels", ["--max-batch", 8], "4 samples at batch size 8"),
+        ("labels_that_the_model_fails_over", ["--batch-sizes", "1,8"], "4 samples at batch size 8"),
+        ("more_than_asked", ["--max-batch", 8, "--search", "linear"], "9 samples at batch size 8"),
     ],
 )
 def test_wrong_number_of_samples_ends_the_run_without_a_row(tmp_path, ask, factory, more, found):

@@ -1,9 +1,9 @@
 """The inputs of a step: their structure, and the samples in them, which can be selected or repeated."""
 
 import inspect
+import io
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any, Final, Literal, cast
 
 import torch
@@ -69,13 +69,14 @@ class Rows:
     each: int
 
 
-Split = int | Rows | Literal["listed", "whole", "unknown"] | list["Split"] | dict[Any, "Split"]
-"""The location of the samples in a value.
+Leaf = int | Rows | Literal["listed", "whole", "unknown"]
+"""The location of the samples in a part of a value.
 
 An integer is the axis of a tensor with one row per sample; ``Rows`` is an axis with several. ``listed``: the items of a
-list. ``whole``: the value holds no samples. A list or dict has a split for each part of a container or dataclass.
-``unknown``: the samples cannot be located.
+list. ``whole``: the part holds no samples. ``unknown``: the samples cannot be located.
 """
+Split = Leaf | dict[Any, "Split"]
+"""The location of the samples in a value; a dict has that of each part of a container or dataclass."""
 
 
 class Indivisible(LookupError):
@@ -149,8 +150,7 @@ def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
         same = all(other is not None and other.keys() == keys.keys() for other in parts)
         if not same:
             return "unknown"
-        splits = {key: split_of([cast("dict[Any, Any]", part)[key] for part in parts], sizes) for key in keys}
-        return list(splits.values()) if isinstance(first, (list, tuple)) else splits
+        return {key: split_of([cast("dict[Any, Any]", part)[key] for part in parts], sizes) for key in keys}
     plain = isinstance(first, (int, float, str, bool, type(None)))
     return "whole" if plain and all(type(v) is type(first) and v == first for v in values) else "unknown"
 
@@ -180,9 +180,8 @@ def drawn_split(value: object) -> Split:
         return "listed"
     if isinstance(value, Drawn):
         return "listed" if value.listed else "whole" if value.axis is None else value.axis
-    if isinstance(value, (list, tuple)):
-        return [drawn_split(item) for item in value]
-    return {name: drawn_split(item) for name, item in value.items()} if isinstance(value, Mapping) else "whole"
+    parts = parts_of(value)
+    return "whole" if parts is None else {key: drawn_split(part) for key, part in parts.items()}
 
 
 def drawn_of(inputs: object) -> list[Drawn]:
@@ -190,33 +189,34 @@ def drawn_of(inputs: object) -> list[Drawn]:
     return [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Drawn)]
 
 
-def miscounts(value: Any, split: Split, size: int) -> Iterator[int]:
+def leaves(value: object, split: Split) -> Iterator[tuple[Any, Leaf]]:
+    """Yield the parts of a value, each with the location of the samples in it; a missing part is None."""
+    if not isinstance(split, dict):
+        yield value, split
+        return
+    parts = parts_of(value) or {}
+    for key, inner in split.items():
+        yield from leaves(parts.get(key), inner)
+
+
+def miscounts(value: object, split: Split, size: int) -> Iterator[int]:
     """Yield the number of samples in each part of a value whose number is not the batch size.
 
     A part whose samples cannot be located is skipped. A missing part, or one that is no longer a tensor or list, has 0.
     """
-    match split:
-        case "whole" | "unknown":
-            return
-        case "listed":
-            count = len(value) if isinstance(value, (list, tuple)) else 0
-        case int(axis):
-            count = _length(value, axis)
-        case Rows(axis, each):
-            length = _length(value, axis)
-            count = length // each + (length > size * each and length % each > 0)
-        case dict():
-            items = parts_of(value) or {}
-            for name, of_item in split.items():
-                yield from miscounts(items.get(name), of_item, size)
-            return
-        case _:
-            parts = value if isinstance(value, (list, tuple)) else ()
-            for part, of_part in zip_longest(parts[: len(split)], split):
-                yield from miscounts(part, of_part, size)
-            return
-    if count != size:
-        yield count
+    for part, leaf in leaves(value, split):
+        match leaf:
+            case int(axis):
+                count = _length(part, axis)
+            case Rows(axis, each):
+                length = _length(part, axis)
+                count = length // each + (length > size * each and length % each > 0)
+            case "listed":
+                count = len(part) if isinstance(part, (list, tuple)) else 0
+            case _:
+                continue
+        if count != size:
+            yield count
 
 
 def _length(value: object, axis: int) -> int:
@@ -226,24 +226,12 @@ def _length(value: object, axis: int) -> int:
 
 def can_count_samples(split: Split) -> bool:
     """Return whether the samples can be counted in every part that may hold samples."""
-    if isinstance(split, (list, dict)):
-        return all(map(can_count_samples, split.values() if isinstance(split, dict) else split))
-    return split != "unknown"
+    return all(leaf != "unknown" for _, leaf in leaves(None, split))
 
 
 def shows_samples(value: object, split: Split) -> bool:
     """Return whether a tensor of a value has one row per sample along an axis, or a list has tensors per sample."""
-    match split:
-        case int():
-            return True
-        case "listed":
-            return bool(tensors_of(value))
-        case dict() | list():
-            parts = list((parts_of(value) or {}).values())
-            splits = list(split.values()) if isinstance(split, dict) else split
-            return any(shows_samples(*pair) for pair in zip(parts, splits, strict=False))
-        case _:
-            return False
+    return any(isinstance(leaf, int) or (leaf == "listed" and tensors_of(part)) for part, leaf in leaves(value, split))
 
 
 def _is_array(value: object) -> bool:
@@ -268,29 +256,25 @@ def outline(value: Any, depth: int = 0) -> object:
     return type(value).__name__, [(str(key), outline(part, depth + 1)) for key, part in parts.items()]
 
 
-def is_same(one: Any, other: Any, depth: int = 0) -> bool:
-    """Return whether two values are known to be equal in sizes and content; objects without parts count as unequal."""
-    if type(one) is not type(other) or depth > _DEEPEST:
+def is_same(one: object, other: object) -> bool:
+    """Return whether two values are known to be equal in sizes and content: both are saved, as the same bytes."""
+    if outline(one) != outline(other):
         return False
-    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        if shape_of(one) != shape_of(other) or one.is_nested:
-            return False
-        return bool(torch.equal(one.to_dense(), other.to_dense()) if one.is_sparse else torch.equal(one, other))
-    if _is_array(one):
-        return bool(one.shape == other.shape and (one == other).all())
-    mine, theirs = (parts_of(value) for value in (one, other))
-    if mine is None and theirs is None and not isinstance(one, (int, float, str, bytes)):
-        mine, theirs = (getattr(value, "__dict__", None) for value in (one, other))
-    if mine is None or theirs is None:
-        return isinstance(one, (int, float, str, bytes, type(None))) and one == other
-    return mine.keys() == theirs.keys() and all(is_same(mine[key], theirs[key], depth + 1) for key in mine)
+    try:
+        return _saved(one) == _saved(other)
+    except Exception:  # the value's own code can raise anything
+        return False
+
+
+def _saved(value: object) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
 
 
 def divides(split: Split) -> bool:
     """Return whether any part of a value can be divided into samples."""
-    if isinstance(split, (list, dict)):
-        return any(map(divides, split.values() if isinstance(split, dict) else split))
-    return split == "listed" or isinstance(split, int)
+    return any(isinstance(leaf, int) or leaf == "listed" for _, leaf in leaves(None, split))
 
 
 def select_samples(value: Any, split: Split, samples: Sequence[int]) -> Any:
@@ -305,15 +289,11 @@ def select_samples(value: Any, split: Split, samples: Sequence[int]) -> Any:
         case "unknown" | Rows():
             raise Indivisible
         case "listed":
-            return alike(value, [value[sample] for sample in samples])
+            return replace_parts(value, {number: value[sample] for number, sample in enumerate(samples)})
         case int(axis):
             return _rows(value, axis, samples)
-        case dict():
-            parts = parts_of(value) or {}
-            return replace_parts(value, {key: select_samples(part, split[key], samples) for key, part in parts.items()})
-        case _:
-            pairs = zip(value, split, strict=True)
-            return alike(value, [select_samples(item, of_item, samples) for item, of_item in pairs])
+    parts = parts_of(value) or {}
+    return replace_parts(value, {key: select_samples(part, split[key], samples) for key, part in parts.items()})
 
 
 def sample_shapes(values: Sequence[object], splits: Split) -> Iterator[str]:
@@ -326,20 +306,16 @@ def sample_shapes(values: Sequence[object], splits: Split) -> Iterator[str]:
         values: inputs made for several batch sizes, one value per size.
         splits: the location of the samples in the inputs.
     """
-    first = values[0]
-    if isinstance(first, torch.Tensor):
-        yield _sample_shape([shape_of(value) for value in values if isinstance(value, torch.Tensor)], splits)
-    elif splits == "listed":
-        items = cast("Sequence[object]", first)
-        shapes = [*map(shape_of, tensors_of(items[0]))]
-        yield shape_text(shapes) if shapes else type(items[0]).__name__
-    elif isinstance(splits, (list, dict)):
-        parts = [parts_of(value) or {} for value in values]
-        inner = splits.values() if isinstance(splits, dict) else splits
-        for key, of_part in zip(parts[0], inner, strict=True):
-            yield from sample_shapes([part.get(key) for part in parts], of_part)
-    elif splits == "unknown":
-        yield type(first).__name__
+    for pairs in zip(*(leaves(value, splits) for value in values), strict=True):
+        parts, (leaf, *_) = zip(*pairs, strict=True)
+        first = parts[0]
+        if isinstance(first, torch.Tensor):
+            yield _sample_shape([shape_of(part) for part in parts if isinstance(part, torch.Tensor)], leaf)
+        elif leaf == "listed":
+            shapes = [*map(shape_of, tensors_of(first[0]))]
+            yield shape_text(shapes) if shapes else type(first[0]).__name__
+        elif leaf == "unknown":
+            yield type(first).__name__
 
 
 def _sample_shape(shapes: Sequence[tuple[int | None, ...]], split: Split) -> str:
@@ -360,13 +336,6 @@ def _range(lengths: Sequence[int]) -> str:
     return f"{low}" if low == high else f"{low}-{high}"
 
 
-def alike(value: Any, items: list[Any]) -> Any:
-    """Return items in a container of the value's kind: a list, tuple or named tuple."""
-    if hasattr(value, "_make"):
-        return value._make(items)
-    return tuple(items) if isinstance(value, tuple) else items
-
-
 def _rows(tensor: torch.Tensor, axis: int, samples: Sequence[int]) -> torch.Tensor:
     few = tensor.index_select(axis, torch.tensor(samples, device=tensor.device))
     if is_channels_last(tensor):
@@ -384,25 +353,17 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
     its axis of samples alone, and if no integer grows with the batch size, as an index into the batch does.
     """
     split = split_of(values, sizes)
-    return split if _is_repeatable(values, split, sizes) else None
-
-
-def _is_repeatable(values: Sequence[object], split: Split, sizes: Sequence[int]) -> bool:
-    match split:
-        case "unknown":
-            return False
-        case list() | dict():
-            splits = split.values() if isinstance(split, dict) else split
-            parts = zip(*((parts_of(value) or {}).values() for value in values), strict=True)
-            still = not any(map(moves, values))
-            return still and all(_is_repeatable(part, each, sizes) for part, each in zip(parts, splits, strict=True))
-        case int() | Rows():
-            axis = split if isinstance(split, int) else split.axis
-            tensors = cast("Sequence[torch.Tensor]", values)
-            rests = {(*shape_of(tensor)[:axis], *shape_of(tensor)[axis + 1 :]) for tensor in tensors}
-            if len(rests) > 1:
-                return False
-    return all(map(_is_plain, values)) and not _grows([_highest(value) for value in values], sizes)
+    if not can_count_samples(split) or not all(map(_is_plain, values)):
+        return None
+    for pairs in zip(*(leaves(value, split) for value in values), strict=True):
+        parts, (leaf, *_) = zip(*pairs, strict=True)
+        if isinstance(leaf, (int, Rows)):
+            axis = leaf if isinstance(leaf, int) else leaf.axis
+            if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
+                return None
+        if _grows(list(map(_highest, parts)), sizes):
+            return None
+    return split
 
 
 def _is_plain(value: object) -> bool:

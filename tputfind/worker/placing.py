@@ -15,10 +15,10 @@ from tputfind.units import format_bytes
 from tputfind.worker.conversion import convert_tensor
 from tputfind.worker.deferred import Deferral
 from tputfind.worker.devices.host import host_memory
-from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, alike, copies, is_channels_last
+from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, copies, is_channels_last
 from tputfind.worker.models.source import Source
 from tputfind.worker.settings import seed_all
-from tputfind.worker.structures import is_plain, moves, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import is_plain, map_parts, moves, parts_of, replace_parts, tensors_of
 
 
 class Placement(NamedTuple):
@@ -63,8 +63,7 @@ class Placement(NamedTuple):
             for tensor in tensors_of(moved):
                 tensor.data = convert_tensor(tensor, self.dtype)
             return moved
-        parts = parts_of(value)
-        return value if parts is None else replace_parts(value, {key: self.place(part) for key, part in parts.items()})
+        return map_parts(self.place, value)
 
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
         """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.
@@ -79,11 +78,10 @@ class Placement(NamedTuple):
                 items = [self.place(item) for item in value]
                 for start, _, count in copies(few, many):
                     items += [_clone(item) for item in items[start : start + count]]
-                return alike(value, items)
-            case list() | dict():
-                splits = split.values() if isinstance(split, dict) else split
-                parts = zip((parts_of(value) or {}).items(), splits, strict=True)
-                return replace_parts(value, {key: self.repeat(part, each, few, many) for (key, part), each in parts})
+                return replace_parts(value, dict(enumerate(items)))
+            case dict():
+                parts = parts_of(value) or {}
+                return replace_parts(value, {key: self.repeat(parts[key], split[key], few, many) for key in split})
             case _:
                 return self.place(value)
 
@@ -139,8 +137,7 @@ def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequenc
 def _clone(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
-    parts = parts_of(value)
-    return value if parts is None else replace_parts(value, {key: _clone(part) for key, part in parts.items()})
+    return map_parts(_clone, value)
 
 
 def build(

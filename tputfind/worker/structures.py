@@ -48,6 +48,12 @@ def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     return changed
 
 
+def map_parts(function: Callable[[Any], object], value: Any) -> Any:
+    """Return a copy of a container or dataclass with a function applied to each part, or any other value itself."""
+    parts = parts_of(value)
+    return value if parts is None else replace_parts(value, {key: function(part) for key, part in parts.items()})
+
+
 def moves(value: object) -> bool:
     """Return whether a value has a method ``to``: it is a tensor, or an object that moves its tensors itself."""
     return callable(getattr(value, "to", None))
@@ -60,13 +66,10 @@ def copy_containers(value: Any, depth: int = 0) -> Any:
     """
     if isinstance(value, (torch.Tensor, nn.Module)) or depth > _DEEPEST:
         return value
-    parts = parts_of(value)
-    if parts is not None:
-        return replace_parts(value, {key: copy_containers(part, depth + 1) for key, part in parts.items()})
-    if moves(value):
+    if parts_of(value) is None and moves(value):
         with suppress(Exception):  # the object's own code can raise anything
             return copy.copy(value)
-    return value
+    return map_parts(lambda part: copy_containers(part, depth + 1), value)
 
 
 def has_same_parts(one: object, other: object, depth: int = 0) -> bool:
@@ -140,10 +143,7 @@ def drain_value(output: Any) -> Any:
     if inspect.isawaitable(output):
         loop = output.get_loop() if isinstance(output, asyncio.Future) else _loop()  # a task belongs to its own loop
         return drain_value(loop.run_until_complete(_await_result(output)))
-    parts = parts_of(output)
-    if parts is None or not any(map(is_lazy, parts.values())):
-        return output
-    return replace_parts(output, {key: drain_value(part) for key, part in parts.items()})
+    return map_parts(drain_value, output) if is_lazy(output) else output
 
 
 async def _collect(output: AsyncIterator[object]) -> list[object]:
