@@ -302,26 +302,15 @@ def _has(process: psutil.Process, name: str, value: str) -> bool:
         return False
 
 
-def test_remains_of_killed_server_are_removed_by_next_start(tmp_path, monkeypatch):
+def test_folder_of_killed_server_is_removed_by_its_parent(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "tputfind-results").mkdir()
-    (tmp_path / "tputfind-compiled-of-mine").mkdir()
-    killed = Children()
-    killed.preload("json")
-    killed._server.kill()
-    killed._server.wait()
-    name = killed._cache.name
-    left = folders_of(tmp_path)
-    with Children() as running, Children() as beside:
-        running.preload("json")
-        beside.preload("json")
-        live = [one._cache.name for one in (running, beside)]
-        found = folders_of(tmp_path)
+    with Children() as children:
+        children.preload("json")
+        children._server.kill()
+        children._server.wait()
+        assert folders_of(tmp_path) == [children._cache.name]
 
-    mine = ["tputfind-compiled-of-mine", "tputfind-results"]
-    assert sorted(left) == sorted([*mine, name])
-    assert sorted(found) == sorted([*mine, *live])
-    assert sorted(folders_of(tmp_path)) == mine
+    assert folders_of(tmp_path) == []
 
 
 @pytest.mark.parametrize("made", ["tputfind.Step(run, make)", "(run, make)", "(torch.nn.Linear(4, 4), make)"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import math
 import os
-import re
 import secrets
 import shutil
 import signal
@@ -40,7 +38,7 @@ Answer = TypeVar("Answer")
 
 COMPILER_CACHE: Final = "TORCHINDUCTOR_CACHE_DIR"
 """Environment variable with the compilers' cache folder. Each run has a fresh one, so that compile times do not
-depend on earlier runs. The server makes it: see ``held``."""
+depend on earlier runs. The server makes and removes it; the parent removes that of a killed server."""
 TRUSTED: Final = "TPUTFIND_TRUST_MODEL_FILE"
 """Environment variable that says whether the user trusts model files; a record cannot set it."""
 LIVE_OBJECT: Final = "TPUTFIND_LIVE_OBJECT"
@@ -358,7 +356,7 @@ class Children:
                 raise BadRequest("the working directory was deleted", "run it in one that exists") from None
             ours, theirs = Pipe(duplex=True)
             self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed by close
-            self._cache = Path(tempfile.gettempdir(), f"tputfind-compiled-{secrets.token_hex(8)}")
+            self._cache = Path(tempfile.gettempdir(), f"tputfind-{secrets.token_hex(8)}")
             pinned = "" if self.cores is None else f"os.sched_setaffinity(0, {sorted(self.cores)}); "
             program = (
                 f"import os, sys; {pinned}sys.path[:] = {sys.path!r}; "
@@ -543,46 +541,3 @@ def _last_line(output: IO[bytes] | None) -> str:
     output.seek(max(0, end - _TAIL_BYTES))
     lines = output.read().decode(errors="replace").split("\n")
     return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""))
-
-
-_OURS: Final = re.compile("tputfind-compiled-[0-9a-f]{16}")
-"""Only folders of this name are ever removed: a user may well have a /tmp/tputfind-results."""
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Make the folder, lock it against other runs, and remove it at the end; remove abandoned folders first."""
-    lock = _make_locked_folder(path)
-    try:
-        with suppress(OSError):  # the run does not depend on it
-            for entry in list(os.scandir(path.parent)):
-                if _OURS.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                    _remove_stale(Path(entry.path))
-        yield
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
-        os.close(lock)
-
-
-def _make_locked_folder(path: Path) -> int:
-    """Make a folder and return the lock on it; make it again if a sweep removed it before it was locked."""
-    while True:
-        path.mkdir(mode=0o700, exist_ok=True)
-        with suppress(FileNotFoundError):
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if path.exists():
-                return lock
-            os.close(lock)
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a folder that a killed run of this user left: it has no lock."""
-    with suppress(OSError):
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            if os.fstat(lock).st_uid == os.getuid():
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(lock)

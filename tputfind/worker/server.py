@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import shutil
 import signal
 import sys
 import traceback
@@ -17,7 +18,7 @@ from typing import Final
 
 import psutil
 
-from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL, held
+from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a service manager sends to every process of a group.
@@ -41,10 +42,14 @@ def serve(control_fd: int) -> None:
     _adopt_orphans()
     control = Connection(control_fd)
     said = _import("torch") or _import("tputfind.worker.handlers")
-    with held(Path(os.environ[COMPILER_CACHE])):  # after the imports, during which the end of the parent is not noticed
+    cache = Path(os.environ[COMPILER_CACHE])
+    cache.mkdir(mode=0o700)  # after the imports, during which the end of the parent is not noticed
+    try:
         with suppress(OSError):
             control.send_bytes(said)
         _answer_all(control)
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
 
 
 def _answer_all(control: Connection) -> None:
