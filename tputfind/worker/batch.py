@@ -205,11 +205,9 @@ class Batch:
             tensor.copy_(other)
 
     def can_count_samples(self) -> bool:
-        """Return whether the samples can be counted in every part that may hold samples."""
         return can_count_samples(self._split())
 
     def miscounts(self) -> Iterator[int]:
-        """Yield the number of samples in each part of the inputs whose number is not the batch size."""
         return miscounts(self._inputs, self._split(), self.size)
 
 

@@ -105,7 +105,6 @@ class _SaidToBeOnHost(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> object:
-        """Run a function of torch; if it returns a device, report the host for the meta device."""
         result = func(*args, **(kwargs or {}))
         if func == _IS_META:
             return False
@@ -116,7 +115,6 @@ class Deferral(TorchDispatchMode):
     """Context in which real-valued tensors of ``torch.empty`` get no memory; ``fill`` allocates it later."""
 
     def __init__(self) -> None:
-        """Begin with an empty record; recording starts with ``__enter__``."""
         super().__init__()  # type: ignore[no-untyped-call]
         self._operations: list[_Operation] = []
         self._whole: dict[torch.UntypedStorage, _View] = {}
@@ -168,7 +166,6 @@ class Deferral(TorchDispatchMode):
 
         Raises:
             CannotDefer: an operation of its constructor cannot be repeated there.
-            Exception: whatever torch raises if it is out of memory, or if the device lacks an operation.
         """
         self._check(module)
         self._device = device

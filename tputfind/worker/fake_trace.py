@@ -49,7 +49,6 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
     Raises:
         BadRequest: the model does not run on fake tensors, for example because it reads values.
         TputfindError: the model does not exist or cannot be used as requested.
-        Exception: whatever the model's own code raises while it is built.
     """
     workload = _FakeWorkload(spec, torch.device("cpu"))
     recorder = _Recorder()

@@ -235,7 +235,6 @@ def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
 
     Raises:
         TputfindError: a batch holds another number of samples.
-        Exception: whatever the callable raises otherwise.
     """
     try:
         for batch in loaded.batches:
@@ -436,11 +435,7 @@ def _grows(device: Device, loaded: _Loaded, step_ms: float) -> bool:
 
 
 def _check_still(spec: Spec, loaded: _Loaded) -> None:
-    """Refuse the timing of a compiled step that was recompiled; a model that compiles itself only gets a notice.
-
-    Raises:
-        CannotRunSo: the step was recompiled.
-    """
+    """Refuse the timing of a compiled step that was recompiled; a model that compiles itself only gets a notice."""
     if not mode_class(spec.mode).as_it_is:
         check_still(loaded.batch.compiled)
 

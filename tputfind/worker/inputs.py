@@ -35,7 +35,6 @@ class Drawn:
     listed: bool = False
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
-        """Return the shape of the tensor for a batch size."""
         shape, axis = self.sample_shape, self.axis
         return shape if axis is None else (*shape[:axis], batch_size, *shape[axis:])
 

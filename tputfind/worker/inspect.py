@@ -55,7 +55,6 @@ def try_device(name: str) -> Environment:
 
     Raises:
         NoSuchDevice: the product is wrong.
-        Exception: whatever torch raises if the device does not work.
     """
     device = open_device(os.environ.get(ONLY_DEVICE) or name)
     side = 64

@@ -342,9 +342,6 @@ def remembers_inputs(device: Device, timed: Batch, make_batch: Callable[[int], B
         timed: a batch that has run many steps.
         make_batch: makes a batch of new inputs from the number of a draw.
         seen_ms: minimum step time of the timed batch. The test ends if a new input takes at most twice as long.
-
-    Raises:
-        Exception: whatever the model raises, also if it is out of memory.
     """
     begin_s = perf_counter()
     first = make_batch(_FIRST_DRAW).again()  # its steps restore no inputs, which would take time
@@ -389,9 +386,6 @@ def grows_with_each_step(device: Device, batch: Batch, step_ms: float) -> bool:
         device: idle when this is called.
         batch: a batch that has run some steps.
         step_ms: the step time of the batch.
-
-    Raises:
-        Exception: whatever the model raises, also if it is out of memory.
     """
     if (1 + _GROWING_STEPS) * step_ms > 1000 * _MOST_GROWING_S:
         return False

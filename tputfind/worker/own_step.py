@@ -70,18 +70,10 @@ class OwnStep:
         made: object = None,
         before: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the step with the user's factory.
+        """Make the step with the user's factory; ``doing`` and errors are as for ``Workload``.
 
-        Args:
-            spec: the step and the seed.
-            device: the device of ``tputfind.context()``.
-            doing: gets a description of the current work on the host, in the past tense, and an empty text at its end.
-            made: the result of the factory, if this process has called it already.
-            before: the settings of torch before that call.
-
-        Raises:
-            TputfindError: the step does not exist.
-            Exception: whatever the user's code raises.
+        ``made`` is the result of the factory, if this process has called it already, and ``before`` the settings of
+        torch before that call.
         """
         self._spec = spec
         self._device = device
@@ -213,7 +205,6 @@ class OwnStep:
 
         Raises:
             ModelFailed: the step ends its training, though neither another error nor an exit code says why.
-            Exception: whatever else the user's code raises.
         """
         self._number += 1
         try:

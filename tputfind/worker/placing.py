@@ -151,7 +151,6 @@ def build(
 
     Raises:
         TputfindError: the source cannot build what the spec asks for.
-        Exception: whatever the model's own code raises, or torch if there is no memory.
     """
     if source.deferrable:
         built = _build_in_place(source, spec, dtype, device, filled=filled)

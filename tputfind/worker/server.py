@@ -211,11 +211,6 @@ _ASKED: Final = "is_compile_supported"
 
 
 def import_package(name: str) -> None:
-    """Import a package.
-
-    Raises:
-        Exception: whatever its import raises.
-    """
     if name != "torchvision" or "torch._dynamo" in sys.modules:
         import_module(name)
         return

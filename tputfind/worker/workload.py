@@ -94,7 +94,6 @@ class Workload:
 
         Raises:
             TputfindError: the model does not exist or cannot be used as requested.
-            Exception: whatever the model's own code raises.
         """
         self._spec = spec
         self._device = device
@@ -221,9 +220,6 @@ class Workload:
         """Make the inputs of a batch size, since some callables only accept multiples of a number.
 
         The inputs of the smallest batch size are kept for later use.
-
-        Raises:
-            Exception: whatever the user's callable raises.
         """
         if callable(self._wanted) and batch_size == self._spec.smallest_batch:
             _ = self._smallest

@@ -266,7 +266,6 @@ class Accelerator(Device):
             self._give_allocator_the_rest()
 
     def memory_is_short(self) -> bool:
-        """Return whether the device, or the limit, has little memory left; False if the device does not report it."""
         info, reserved = self._memory.free_and_total(), self._memory.count("memory_reserved")
         left = [] if info is None else [info[0]]
         if self._limit_bytes is not None and reserved is not None:
@@ -283,7 +282,6 @@ class Accelerator(Device):
         return Events(lambda: torch.Event(self.torch_device, enable_timing=True), marks)
 
     def usable(self) -> bool:
-        """Return whether the device still answers: after some faults every call of a process fails."""
         try:
             self.synchronize()
         except RuntimeError:
@@ -294,11 +292,9 @@ class Accelerator(Device):
         torch.accelerator.synchronize(self._index)
 
     def allocated_bytes(self) -> int | None:
-        """Return the bytes of live tensors."""
         return self._memory.count("memory_allocated")
 
     def peak_bytes(self) -> int | None:
-        """Return the peak of the bytes of live tensors."""
         return self._memory.count("max_memory_allocated")
 
     def reset_memory_use(self) -> None:
@@ -347,7 +343,6 @@ class DeviceMemory:
     """Reads the memory figures of one device. A figure that the device does not report is None."""
 
     def __init__(self, kind: str, index: int) -> None:
-        """Take the device without opening it."""
         self._module: Any = torch.get_device_module(kind)
         self._index = index
         self._kind = kind
@@ -390,7 +385,6 @@ class DeviceMemory:
             self._ask_module(name, self._index)
 
     def give_allocator(self, count: int) -> None:
-        """Limit the allocator to this many bytes of the device."""
         info = self.free_and_total()
         assert info is not None
         share = min(1.0, count / info[1])
@@ -400,7 +394,6 @@ class DeviceMemory:
             self._module.set_per_process_memory_fraction(share)
 
     def allocator_conf(self) -> str | None:
-        """Return the allocator settings in this process's environment; None if there are none."""
         return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get(f"PYTORCH_{self._kind.upper()}_ALLOC_CONF")
 
     def _ask_module(self, name: str, *arguments: object) -> Any:

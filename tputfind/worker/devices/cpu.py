@@ -143,7 +143,6 @@ class Cpu(Device):
         self.under_a_ceiling = True
 
     def lift_limit(self) -> None:
-        """Raise the soft limit to the hard one."""
         if self.under_a_ceiling:
             hard = resource.getrlimit(resource.RLIMIT_AS)[1]
             resource.setrlimit(resource.RLIMIT_AS, (hard, hard))

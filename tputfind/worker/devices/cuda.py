@@ -59,7 +59,6 @@ class Cuda(Accelerator):
         )
 
     def choose_allocator(self, name: str | None) -> None:
-        """Use native or expandable segments, whatever the environment says; None changes nothing."""
         if name is not None:
             self._conf = cuda_allocator.switch_segments(self._conf, expandable=name == "expandable")
             cuda_allocator.apply_conf(self._conf)
@@ -74,7 +73,6 @@ class Cuda(Accelerator):
         return None
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
-        """Make the device current, note the memory that other processes use, and limit the allocator to the rest."""
         self._limit_bytes = limit_bytes
         self._by_module = by_module
         self._outside_before_bytes = self._used_bytes()
@@ -86,7 +84,6 @@ class Cuda(Accelerator):
             self._give_allocator_the_rest()
 
     def record_allocations(self) -> None:
-        """Record the allocator's requests, and the memory outside it that the first step loads."""
         if not self.capabilities.allocator_trace:
             return
         expandable = cuda_allocator.is_expandable(self._conf)
@@ -98,7 +95,6 @@ class Cuda(Accelerator):
             cuda_allocator.once_before_every_module(lambda: recorder.outside(self._outside_bytes()))
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:
-        """Return the allocator's requests and the memory outside it; None without ``record_allocations``."""
         if self._recorder is None or not self.usable():
             return None
         outside_bytes = self._outside_bytes()
@@ -110,7 +106,6 @@ class Cuda(Accelerator):
         return self._recorder.trace(batch_size, memory_bytes, capped=capped, complete=complete)
 
     def memory_is_short(self) -> bool:
-        """Return whether the device, or the limit, has too little left for a library's handle and its kernels."""
         try:
             left = torch.cuda.mem_get_info(self._index)[0]
             if self._limit_bytes is not None:
@@ -159,7 +154,6 @@ class Cuda(Accelerator):
         torch.cuda.reset_accumulated_memory_stats(self._index)
 
     def memory_use(self) -> MemoryUse:
-        """Return the allocator's peaks: bytes of live tensors, and bytes taken from the device."""
         return MemoryUse(
             peak_allocated_bytes=torch.cuda.max_memory_allocated(self._index),
             peak_reserved_bytes=torch.cuda.max_memory_reserved(self._index),
@@ -177,7 +171,6 @@ class Cuda(Accelerator):
         torch.cuda.empty_cache()
 
     def _outside_bytes(self) -> int:
-        """Return the process's device memory outside the allocator: context, kernels, library handles."""
         used = self._used_bytes()
         if used is None or self._outside_before_bytes is None:
             if self._limit_bytes is not None:

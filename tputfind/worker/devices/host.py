@@ -68,7 +68,6 @@ def core_wait_s() -> float:
 
 
 def version_of(distribution: str) -> str | None:
-    """Return the installed version of a distribution; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -76,7 +75,6 @@ def version_of(distribution: str) -> str | None:
 
 
 def cpu_name() -> str:
-    """Return the processor's name as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

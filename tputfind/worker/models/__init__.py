@@ -41,7 +41,6 @@ def find_model(spec: Spec) -> Source:
     Raises:
         UnknownModel: there is no such model, file, package or factory.
         BadRequest: the input's shape is unknown, or does not fit the model.
-        Exception: whatever the user's file or package raises while it is imported.
     """
     if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")

@@ -56,7 +56,6 @@ def load_program(path: Path) -> Any:
 
     Raises:
         BadRequest: an entry could run code; the message names it.
-        Exception: whatever torch raises for a file that is not an archive.
     """
     if trusts_files():
         return torch.export.load(path)

@@ -230,7 +230,6 @@ def _count_features(model: Model, modality: Modality) -> int:
 
     Raises:
         ValueError: the features' width differs from that of the tokens, or they leave no position for a token.
-        Exception: whatever the code of the model raises.
     """
     encode = _encode(model, modality)
     assert encode is not None

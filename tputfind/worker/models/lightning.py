@@ -106,7 +106,6 @@ class TrainingStep(nn.Module):
         self._numbered = "batch_idx" in takes or sum(each.kind in positional for each in takes.values()) > 1
 
     def forward(self, batch: object) -> object:
-        """Return the result of the module's training step for a batch on its device."""
         batch = self.inner.on_after_batch_transfer(batch, 0)
         if self._numbered:
             return self.inner.training_step(batch, self.number)

@@ -112,7 +112,6 @@ def compile_now(step: Callable[[], object]) -> Compiled:
 
     Raises:
         CannotRunSo: the compiler skips the whole step, or every call compiles something new.
-        Exception: whatever the model or its compiler raises.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 

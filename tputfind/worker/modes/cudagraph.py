@@ -39,7 +39,6 @@ def capture_graph(step: Callable[[], object], pool: object = None) -> Callable[[
 
     Raises:
         CannotRunSo: a part of the step cannot be captured. The process is then unusable.
-        Exception: whatever the step itself raises, out of memory included.
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())

@@ -40,6 +40,5 @@ class Mode:
 
         Raises:
             CannotRunSo: the model cannot run in this mode.
-            Exception: whatever the model or its compiler raises, out of memory included.
         """
         return Prepared(plain)
