@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.errors import IsOwnStep, ModelFailed
+from tputfind.errors import ModelFailed
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed
@@ -30,7 +30,7 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     """Return the inspection of a spec's model and device; raise an error if the spec cannot be measured."""
     preload_packages(spec, children)
     try:
-        inspection = _inspection(spec, children)
+        inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
         hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec.mode))
         raise ModelFailed(f"{spec.model} cannot be built: {death}", hint) from None
@@ -40,15 +40,6 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     environment = msgspec.structs.replace(inspection.environment, **fields)
     check_memory(spec, environment)
     return msgspec.structs.replace(inspection, environment=environment)
-
-
-def _inspection(spec: Spec, children: Children) -> Inspection:
-    """Return the inspection by one process; inspect again if the model turns out to be a step of the user's own."""
-    timeout_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
-    try:
-        return children.ask_one(Inspect(spec), Inspection, timeout_s)
-    except IsOwnStep:
-        return children.ask_one(Inspect(own_step(spec)), Inspection, timeout_s)
 
 
 def apply_inspection(spec: Spec, inspection: Inspection) -> Spec:

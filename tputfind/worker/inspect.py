@@ -120,9 +120,7 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
     try:
         return _findings(spec, device, environment)
     except IsOwnStep as found:
-        if found.made is None or spec.source == "live":  # a live step is loaded anew, onto the device
-            raise
-        made = found.made
+        made = None if spec.source == "live" else found.made  # a live step is loaded anew, onto the device
     step = own_step(spec)
     check_import_memory(step, imported_bytes)
     return _findings(step, device, environment, partial(OwnStep, made=made, before=before))
