@@ -164,6 +164,18 @@ def _transcript(model: Model, _parts: _Parts) -> _Labels:
     return {"labels": _class(model.config.vocab_size, (_SPOKEN,))}
 
 
+_OF_TOKENS: Final = (
+    "ForSpeechToText", "ForMaskedLM", "ForCausalLM", "ForSeq2SeqLM", "ForSpeechSeq2Seq", "ForConditionalGeneration",
+    "ForImageTextToText", "ForCausalImageModeling", "ForVisionText2Text", "BertGenerationDecoder", "LMHeadModel",
+    "ModelWithLMHead", "EncoderDecoderModel",
+)  # fmt: skip
+"""Endings of classes whose labels are tokens."""
+_OF_CLASSES: Final = (
+    "ForEntityClassification", "ForEntityPairClassification", "ForVisualReasoning", "ForSequenceClassification",
+    "ForImageClassification", "ForVideoClassification", "ForAudioClassification", "ForImageClassificationLearned",
+    "ForImageClassificationFourier", "ForImageClassificationConvProcessing",
+)  # fmt: skip
+"""Endings of classes whose label is a class or a number."""
 _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForPreTraining": _pretraining,
     "DoubleHeadsModel": lambda model, parts: {**_tokens(model, parts), "mc_labels": _class(CHOICES)},
@@ -179,10 +191,7 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForSemanticSegmentation": _class_of_each_pixel,
     "ForImageSegmentation": _number_of_each_pixel,
     "ForDepthEstimation": _number_of_each_pixel,
-    "ForEntityClassification": _classes,
-    "ForEntityPairClassification": _classes,
     "ForEntitySpanClassification": lambda model, _parts: {"labels": _class(model.config.num_labels, (ENTITIES,))},
-    "ForVisualReasoning": _classes,
     "ForObjectDetection": lambda model, _parts: {
         "labels": Each(partial(_target, classes=int(model.config.num_labels)))
     },
@@ -192,27 +201,9 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForRNNT": _transcript,
     "ForTDT": _transcript,
     "ForPrediction": _future,
-    "ForSpeechToText": _tokens,
     "ForXVector": lambda model, _parts: {"labels": _class(model.config.num_labels)},
     "ForAudioFrameClassification": _class_of_each_frame,
-    "ForSequenceClassification": _classes,
-    "ForImageClassification": _classes,
-    "ForVideoClassification": _classes,
-    "ForAudioClassification": _classes,
-    "ForMaskedLM": _tokens,
-    "ForCausalLM": _tokens,
-    "ForSeq2SeqLM": _tokens,
-    "ForSpeechSeq2Seq": _tokens,
-    "ForConditionalGeneration": _tokens,
-    "ForImageTextToText": _tokens,
-    "ForCausalImageModeling": _tokens,
-    "ForVisionText2Text": _tokens,
-    "ForImageClassificationLearned": _classes,
-    "ForImageClassificationFourier": _classes,
-    "ForImageClassificationConvProcessing": _classes,
-    "BertGenerationDecoder": _tokens,
-    "LMHeadModel": _tokens,
-    "ModelWithLMHead": _tokens,
-    "EncoderDecoderModel": _tokens,
+    **dict.fromkeys(_OF_TOKENS, _tokens),
+    **dict.fromkeys(_OF_CLASSES, _classes),
 }
 """Rules for labels, by the ending of the class's name, which names the head."""
