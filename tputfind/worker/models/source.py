@@ -8,12 +8,12 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import nn
 
-from tputfind.errors import UnknownModel
+from tputfind.errors import BadRequest, UnknownModel
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.record.spec import Input, Spec
 from tputfind.step import Step
-from tputfind.worker.inputs import Call, Drawn, Inputs
+from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 
 LONGEST_PATH: Final = 300
 """Maximum characters of a quoted path; the middle of a path says more than that of a name."""
@@ -87,6 +87,23 @@ def given_inputs(spec: Spec) -> Call | None:
         return positional, {each.name: _drawing_rule(each) for each in spec.inputs if each.name}
     shape = spec.input_size or ((3, spec.image_size, spec.image_size) if spec.image_size else None)
     return None if shape is None else ((Drawn(shape),), {})
+
+
+def asked_shape(spec: Spec, own: tuple[int, ...], *, own_channels: bool = False) -> tuple[int, ...]:
+    """Return the shape of a sample that the spec sets, by default the model's own.
+
+    Raises:
+        BadRequest: it does not suit the model, whose number of channels is fixed with ``own_channels``.
+    """
+    if spec.inputs is not None:
+        raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
+    if spec.image_size is not None:
+        return *own[:-2], spec.image_size, spec.image_size
+    shape = spec.input_size or own
+    if len(shape) != len(own) or (own_channels and shape[0] != own[0]):
+        example = shape_text([own])
+        raise BadRequest(f"--input-size: {spec.model} takes samples such as {example}, not {shape_text([shape])}")
+    return shape
 
 
 def _drawing_rule(asked: Input) -> Drawn:

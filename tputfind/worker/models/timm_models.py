@@ -13,7 +13,7 @@ from tputfind.record.spec import Spec
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs
 from tputfind.worker.models.saved import file_of, load
-from tputfind.worker.models.source import Source, import_package
+from tputfind.worker.models.source import Source, asked_shape, import_package
 
 PREFIX: Final = "timm:"
 
@@ -25,14 +25,12 @@ def find(spec: Spec) -> Source:
         near = get_close_matches(name.lower(), timm.list_models(), n=3)
         hint = f"did you mean {' or '.join(PREFIX + one for one in near)}?" if near else "tputfind models 'timm:*'"
         raise UnknownModel(f"timm has no model {shorten_text(name)!r}", hint)
-    if spec.inputs is not None:
-        raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
     try:
         own = timm.get_pretrained_cfg(name)
     except RuntimeError as error:
         raise UnknownModel(f"timm: {error}", f"tputfind models 'timm:{name.partition('.')[0]}*'") from None
     own_shape = tuple((own and own.input_size) or (3, 224, 224))
-    shape = _asked_shape(spec, own_shape)
+    shape = asked_shape(spec, own_shape)
     file = file_of(spec)
     if spec.weights not in (None, "DEFAULT") and file is None:
         raise BadRequest(f"--weights: there is no file {spec.weights!r}; DEFAULT are those that timm names for {name}")
@@ -54,14 +52,6 @@ def named_models() -> Iterator[NamedModel]:
         own = timm.get_pretrained_cfg(name)
         shape = "x".join(map(str, own.input_size)) if own and own.input_size else ""
         yield NamedModel(name=f"{PREFIX}{name}", family="timm", input_shape=shape)
-
-
-def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
-    if spec.image_size is not None:
-        return own[0], spec.image_size, spec.image_size
-    if spec.input_size is not None and len(spec.input_size) != len(own):
-        raise BadRequest(f"--input-size: {spec.model} takes samples such as {'x'.join(map(str, own))}")
-    return spec.input_size or own
 
 
 def _create(timm: Any, name: str, shape: tuple[int, ...], own: tuple[int, ...], *, pretrained: bool) -> nn.Module:

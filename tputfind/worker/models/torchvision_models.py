@@ -19,7 +19,7 @@ from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
 from tputfind.worker.models.detection import OBJECTS, targets_of
 from tputfind.worker.models.saved import file_of, load
-from tputfind.worker.models.source import LONGEST_PATH, Source, found
+from tputfind.worker.models.source import LONGEST_PATH, Source, asked_shape, found
 from tputfind.worker.models.user_code import factories_of
 from tputfind.worker.structures import patch_attribute
 
@@ -74,7 +74,7 @@ def find(spec: Spec) -> Source:
     file, weights = file_of(spec), _published_weights(spec)
     published = weights or models.get_model_weights(spec.model).DEFAULT
     own_shape = _own_shape(spec.model, names[spec.model], published)
-    shape = _asked_shape(spec, own_shape)
+    shape = asked_shape(spec, own_shape, own_channels=True)
     resized = _size_argument(spec.model, shape) if shape != own_shape else {}
     if weights and resized:
         raise BadRequest(f"--weights {spec.weights} of {spec.model} are for samples of {shape_text([own_shape])} alone")
@@ -159,21 +159,6 @@ def _own_shape(name: str, family: str, weights: Any) -> tuple[int, ...]:
     crop = weights.transforms().crop_size
     size = (crop[0], crop[-1])
     return (3, FRAMES, *size) if family == "video" else (3, *size)
-
-
-def _asked_shape(spec: Spec, own: tuple[int, ...]) -> tuple[int, ...]:
-    if spec.inputs is not None:
-        raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
-    if spec.image_size is not None:
-        return *own[:-2], spec.image_size, spec.image_size
-    if spec.input_size is None:
-        return own
-    if len(spec.input_size) != len(own) or spec.input_size[0] != own[0]:
-        example = shape_text([own])
-        raise BadRequest(
-            f"--input-size: {spec.model} takes samples such as {example}, not {shape_text([spec.input_size])}"
-        )
-    return spec.input_size
 
 
 def _published_weights(spec: Spec) -> Any:
