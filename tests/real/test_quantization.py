@@ -7,7 +7,7 @@ from torch import nn
 
 import tputfind
 from tputfind.report import snippet
-from tputfind.worker.quantization import plain_tensors, quantize
+from tputfind.worker.conversion import plain_tensors, quantize
 
 QUICK = ("--device", "cpu", "--batch-sizes", 4, "--max-seconds", 0.2, "--processes", 1)
 PLAIN = MODELS / "other_fields.py"

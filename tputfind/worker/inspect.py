@@ -21,6 +21,7 @@ from tputfind.record.types import QUANTIZED
 from tputfind.step import Context, set_context
 from tputfind.units import format_bytes
 from tputfind.worker import ranks
+from tputfind.worker.conversion import library
 from tputfind.worker.devices import open_device, torch_device
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inputs import drawn_of, shape_text
@@ -28,7 +29,6 @@ from tputfind.worker.models import find_model, import_user_file
 from tputfind.worker.models.source import Source
 from tputfind.worker.modes import mode_class
 from tputfind.worker.own_step import OwnStep, check_import_memory, tensor_bytes
-from tputfind.worker.quantization import library
 from tputfind.worker.settings import read_settings, set_fp32_arithmetic
 from tputfind.worker.workload import Workload
 

@@ -18,7 +18,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import AUTOCAST, CONVERTED, QUANTIZED, GradMode
 from tputfind.step import other_arguments
 from tputfind.worker.batch import Batch
-from tputfind.worker.conversion import REAL, arrange_module, move_module
+from tputfind.worker.conversion import REAL, arrange_module, move_module, plain_tensors, quantize
 from tputfind.worker.inputs import (
     Call,
     Drawn,
@@ -43,7 +43,6 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import mode_class
 from tputfind.worker.placing import Placement, build, check_host_memory
-from tputfind.worker.quantization import plain_tensors, quantize
 from tputfind.worker.settings import (
     changed_settings,
     read_settings,
