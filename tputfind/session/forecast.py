@@ -156,8 +156,8 @@ def forecast_with(
         )
     progress.doing("running it on fake tensors", None)
     preload_packages(spec, children)
-    traced = _trace(spec, children)
-    cards = _cards_on_fake(spec, traced, memories)
+    traced = trace_on_fake(spec, children)
+    cards = cards_on_fake(spec, traced, memories)
     variants = tuple(_variants(spec, memories, children, progress))
     return replace(found, own_optimizers=traced.own_optimizers, cards=cards, variants=variants)
 
@@ -187,20 +187,12 @@ def _forecast_from_trials(
     )
 
 
-def cards_on_fake(spec: Spec, memories: Sequence[int], children: Children) -> tuple[CardForecast, ...]:
-    """Return a forecast for each memory from a trace of fake tensors.
-
-    Raises:
-        TputfindError: the model does not run on fake tensors.
-    """
-    return _cards_on_fake(spec, _trace(spec, children), memories)
-
-
-def _cards_on_fake(spec: Spec, traced: FakeTrace, memories: Sequence[int]) -> tuple[CardForecast, ...]:
+def cards_on_fake(spec: Spec, traced: FakeTrace, memories: Sequence[int]) -> tuple[CardForecast, ...]:
+    """Return a forecast for each memory, in bytes, from a trace of fake tensors."""
     return tuple(_card_on_fake(spec, traced, memory_bytes) for memory_bytes in memories)
 
 
-def _trace(spec: Spec, children: Children) -> FakeTrace:
+def trace_on_fake(spec: Spec, children: Children) -> FakeTrace:
     return children.ask_one(TraceOnFake(spec, FIRST_BATCH), FakeTrace, FIRST_TIMEOUT_S)
 
 
@@ -245,7 +237,7 @@ def _variants(spec: Spec, memories: Sequence[int], children: Children, progress:
             continue
         progress.doing(f"running it on fake tensors in {dtype}{', with checkpointing' if checkpoint else ''}", None)
         with suppress(BadRequest):  # a model may not offer checkpointing, or not run in that dtype
-            traced = _trace(varied, children)
+            traced = trace_on_fake(varied, children)
             batches = tuple(_forecast_on_fake(varied, traced, memory_bytes)[1] for memory_bytes in memories)
             yield VariantForecast(dtype=dtype, grad_checkpoint=checkpoint, largest_batches=batches)
 
