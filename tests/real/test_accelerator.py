@@ -95,6 +95,14 @@ def test_edge_is_at_the_end_of_memory(tmp_path, ask, options, memory_mib, larges
     assert "HOSTDEV out of memory" in refused.message
 
 
+def test_peak_of_a_compiled_step_under_a_limit_is_that_of_its_steps(tmp_path, ask):
+    asked = (f"{MODELS}/plain.py:four_mebibytes", "--device", "hostdev", "--memory-limit", "100MiB")
+    ran = ask(tmp_path, *asked, "--mode", "compile:eager", "--batch-sizes", 8, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().rows[0].peak_allocated_bytes >= 8 * 4 * MIB
+
+
 def test_inputs_too_large_for_the_host_are_host_memory_limit(tmp_path, ask):
     asked = (f"{MODELS}/plain.py:inputs_fill_the_host_above_4", "--device", "hostdev", *QUICK)
     ran = ask(tmp_path, *asked)

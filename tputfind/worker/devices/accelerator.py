@@ -262,7 +262,7 @@ class Accelerator(Device):
         if self._limit_bytes is not None:
             if not self._by_module:  # as on CUDA: release cached memory first, since its part was not reduced
                 self.synchronize()
-                self._give_back()
+                self._memory.give_back()
             self._give_allocator_the_rest()
 
     def memory_is_short(self) -> bool:
@@ -300,6 +300,7 @@ class Accelerator(Device):
     def reset_memory_use(self) -> None:
         self.synchronize()
         self._memory.give_back()
+        self._memory.reset_counters()
 
     def memory_use(self) -> MemoryUse:
         """Return the allocator's peaks; None for each if the self-test found them wrong."""
@@ -318,9 +319,6 @@ class Accelerator(Device):
         with suppress(Exception):  # as above
             name = name or self._module.get_device_name(self._index)
         return str(name or self.torch_device.type)
-
-    def _give_back(self) -> None:
-        self._memory.give_back()
 
     def _outside_bytes(self) -> int:
         """Return the process's device memory outside the allocator: context, kernels, library handles."""
@@ -379,8 +377,10 @@ class DeviceMemory:
         return None if count is None else int(count)
 
     def give_back(self) -> None:
-        """Release unused memory to the device, and reset the counters."""
+        """Release unused memory to the device."""
         self._ask_module("empty_cache")
+
+    def reset_counters(self) -> None:
         for name in ("reset_peak_memory_stats", "reset_accumulated_memory_stats"):
             self._ask_module(name, self._index)
 

@@ -167,9 +167,6 @@ class Cuda(Accelerator):
         except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
             return None
 
-    def _give_back(self) -> None:
-        torch.cuda.empty_cache()
-
     def _outside_bytes(self) -> int:
         used = self._used_bytes()
         if used is None or self._outside_before_bytes is None:
