@@ -1,9 +1,13 @@
 """The timed work, and the lifetime of its outputs."""
 
+import time
 import weakref
 from functools import partial
 
+import pytest
+
 from tputfind.worker.loops import Work
+from tputfind.worker.warm_up import warm_up
 
 
 class Output:
@@ -34,3 +38,29 @@ def test_work_that_is_single_batches_anyway_stays_so():
     work = Work(step=Output, single=Output).holding()
 
     assert work.single is work.step
+
+
+class Idle:
+    """A device whose work is done when its call returns."""
+
+    def synchronize(self):
+        pass
+
+    def first_step(self, step):
+        return step()
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.2, 1), (0.0, 30)])
+def test_warm_up_takes_its_seconds_and_its_steps(seconds, steps):
+    taken, announced = [], []
+
+    def step():
+        time.sleep(0.01)
+        taken.append(time.perf_counter())
+
+    step_ms = warm_up(Idle(), Work(step, step), announced.append, seconds=seconds, steps=steps)
+
+    assert taken[-1] - taken[0] >= seconds
+    assert len(taken) > steps
+    assert 10 <= step_ms < 1000 * (taken[-1] - taken[0])
+    assert announced[0] >= max(seconds, 0.01 * steps)
