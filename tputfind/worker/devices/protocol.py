@@ -1,8 +1,9 @@
 """The interface of a device for the measuring code, with the behaviour of a device that reports nothing of its own.
 
-All implementations use real devices; none is mocked.
+An implementation must have the abstract methods; ``accelerator.py`` has them for any accelerator of torch.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -56,19 +57,23 @@ class Device(Protocol):
         """
         return
 
+    @abstractmethod
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""
 
+    @abstractmethod
     def choose_allocator(self, name: str | None) -> None:
-        """Use native or expandable segments; None changes nothing. Call it before any other method.
+        """Use native or expandable segments; None changes nothing. Call it before the device has memory.
 
         Raises:
             BadRequest: the device has no such choice.
         """
 
+    @abstractmethod
     def refusal(self, dtype: str) -> str | None:
         """Return why the device cannot compute in ``dtype``; None if it can."""
 
+    @abstractmethod
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         """Make the device act as if it had this much memory in total. Call it once, before the model is built.
 
@@ -101,6 +106,7 @@ class Device(Protocol):
         """Lift the memory limit, so that the process can report a failure."""
         return
 
+    @abstractmethod
     def memory_is_short(self) -> bool:
         """Return whether little is left of the memory, or of the limit on it; False if that is unknown."""
 
@@ -108,6 +114,7 @@ class Device(Protocol):
         """Return the clock as a fraction of its maximum if a power limit reduces it, else 1."""
         return 1.0
 
+    @abstractmethod
     def stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch ready for this many marks."""
 
@@ -119,11 +126,14 @@ class Device(Protocol):
         """Wait until the device has finished all submitted work."""
         return
 
+    @abstractmethod
     def allocated_bytes(self) -> int | None:
         """Return the bytes in use now; None if the device does not report them."""
 
+    @abstractmethod
     def reset_memory_use(self) -> None:
         """Release unused memory to the device and reset ``memory_use``."""
 
+    @abstractmethod
     def memory_use(self) -> MemoryUse:
         """Return the memory used since ``reset_memory_use``."""
