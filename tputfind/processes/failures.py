@@ -68,6 +68,7 @@ memory grows with the square of the batch size, a request at most doubles that e
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
 _COMPILERS: Final = "torch._dynamo", "torch._inductor"
+_IN_TORCHSCRIPT: Final = "The following operation failed in the TorchScript interpreter."
 _LONGEST_LINE: Final = 500
 _LONGEST_TRACEBACK: Final = 20_000
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
@@ -145,7 +146,7 @@ def exception_failure(error: BaseException, circumstances: Circumstances) -> Fai
     kind = known or ("unsupported" if isinstance(error, CannotRunSo) else "error")
     # The batch size explains why memory ran out, and a compiler fails inside torch: no traceback is needed.
     shown = "" if kind == "out_of_memory" or _is_compiler_error(error) else _model_traceback(error)
-    first_line = _first_line(error, _text(error))
+    first_line = _first_line(error)
     if kind == "host_memory":
         plain = HOST_RAN_OUT
     else:
@@ -356,13 +357,21 @@ def _text(error: BaseException) -> str:
         return ""
 
 
+def _lines(error: BaseException) -> list[str]:
+    """Return the lines of an error's text; those of an error in TorchScript without its traceback there."""
+    text = _text(error)
+    if text.startswith(_IN_TORCHSCRIPT):
+        text = re.split(r"^\w*(?:Error|Exception): ", text, maxsplit=1, flags=re.MULTILINE)[-1]
+    return text.splitlines()
+
+
 def said(error: BaseException) -> str:
     """Return the first line of an error's text, or its type if it has no text."""
-    return cut_line((_text(error).splitlines() or [type(error).__name__])[0])
+    return cut_line((_lines(error) or [type(error).__name__])[0])
 
 
-def _first_line(error: BaseException, text: str) -> str:
-    lines = text.splitlines() or _failing_code(error)
+def _first_line(error: BaseException) -> str:
+    lines = _lines(error) or _failing_code(error)
     if isinstance(error, CannotRunSo):
         return cut_line(lines[0])
     more = lines and lines[0].endswith(":")  # such as "backend='inductor' raised:"

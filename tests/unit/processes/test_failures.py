@@ -489,6 +489,15 @@ def test_failure_message_contains_no_terminal_escapes():
     assert said(ValueError("first\nsecond")) == "first"
 
 
+def test_error_in_torchscript_is_shown_by_its_cause():
+    head = "The following operation failed in the TorchScript interpreter."
+    text = f"{head}\nTraceback of TorchScript:\nnet.py(3): forward\nRuntimeError: shape '[11, 4]' is\nodd"
+
+    assert said(RuntimeError(text)) == "shape '[11, 4]' is"
+    assert exception_failure(RuntimeError(text), FIRST).message == "RuntimeError: shape '[11, 4]' is"
+    assert said(RuntimeError(head)) == head
+
+
 class Mute(ValueError):
     def __str__(self) -> str:
         raise RuntimeError("CUDA out of memory")
