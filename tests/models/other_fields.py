@@ -571,6 +571,36 @@ def eights():
     return Eights(), rows
 
 
+class Sixteen(nn.Module):
+    """Adds a state of 16 samples, for which one sample alone is repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.state = nn.Linear(WIDTH, 4), nn.Parameter(torch.zeros(16, 4))
+
+    def forward(self, x):
+        return self.lin(x) + self.state
+
+
+def sixteen():
+    return Sixteen(), rows
+
+
+class CountsSamples(nn.Module):
+    """Takes any number of samples; a trace of it takes the number that it was traced with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return self.lin(x.view(int(x.shape[0]), WIDTH))
+
+
+def traced_with_eleven():
+    return torch.jit.trace(CountsSamples().eval(), rows(11)), rows
+
+
 def normalised():
     return nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), rows
 

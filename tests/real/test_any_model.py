@@ -224,11 +224,12 @@ def test_batch_sizes_are_multiples_accepted_by_the_model(tmp_path, ask, factory,
     assert advice == ([] if "--granularity" in options else [f"--granularity {granularity} says so beforehand"])
 
 
-def test_model_of_one_batch_size_is_measured_at_that(tmp_path, ask):
-    record = passed(ask, tmp_path, "eights", *QUICK)
+@pytest.mark.parametrize(("factory", "size"), [("eights", 8), ("sixteen", 16), ("traced_with_eleven", 11)])
+def test_model_of_one_batch_size_is_measured_at_that(tmp_path, ask, factory, size):
+    record = passed(ask, tmp_path, factory, *QUICK)
 
-    assert [row.batch_size for row in record.rows] == [8]
-    assert (record.edge.largest_batch, record.edge.fails_at, record.edge.limited_by) == (8, 16, "error")
+    assert [row.batch_size for row in record.rows] == [size]
+    assert (record.edge.largest_batch, record.edge.fails_at, record.edge.limited_by) == (size, 2 * size, "error")
 
 
 def test_other_batch_sizes_of_a_model_of_one_are_refused_with_it(tmp_path, ask):

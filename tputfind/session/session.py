@@ -396,15 +396,14 @@ class Session:
     def _stop_if_the_model_fails(self, batch_size: int, failure: Failure | None) -> None:
         """End the run if the smallest batch fails for another reason than memory, and no other batch has passed.
 
-        A larger batch may fail because it repeats samples.
+        A larger batch may fail because it repeats samples, or because the model takes a fixed number of samples.
 
         Raises:
             RunsOtherwise: the model runs in another way, which the record now holds.
             TputfindError: the failure of the model, or the option that causes it.
         """
         spec, smallest = self._spec, batch_size == self._spec.smallest_batch
-        repeats = spec.own_code and not spec.fresh_inputs and batch_size > spec.few_samples
-        if not (smallest or repeats) or failure is None or for_want_of_memory(failure):
+        if not (smallest or spec.own_code) or failure is None or for_want_of_memory(failure):
             return
         self._diagnose(batch_size, failure)
         if smallest and all(one.failure is not None for one in self._trials_and_rows()):

@@ -28,7 +28,8 @@ _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_g
 def diagnose(asked: Diagnose) -> Diagnosis:
     """Return the change with which the model runs at a batch size; an empty diagnosis if none was found.
 
-    If the smallest batch runs as it is, a larger one can only be helped by samples that are not repeated.
+    If the smallest batch runs as it is, a larger one can only be helped by samples that are not repeated; or the
+    smallest batch runs alone, since its one sample is repeated for a fixed number of samples.
 
     Raises:
         NoSuchDevice: the model fails only with the requested dtype or layout.
@@ -54,7 +55,8 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         )
         return Diagnosis(fresh_inputs=True, caveats=(notice,))
     if asked.batch_size != spec.smallest_batch and attempt.error(spec.smallest_batch) is None:
-        return Diagnosis()
+        runs_alone = spec.batch_sizes is None and attempt.error(2 * spec.smallest_batch) is not None
+        return (_find_granularity(attempt, first, asked.batch_size) if runs_alone else None) or Diagnosis()
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
@@ -73,7 +75,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
             advice="keep them there where it is deployed, as torch's pack_padded_sequence does",
         )
         return Diagnosis(host_lengths=True, caveats=(notice,))
-    found = _find_granularity(attempt, first)
+    found = _find_granularity(attempt, first, asked.batch_size)
     if found is not None:
         return found
     for changed, option, hint in _relaxed_specs(spec):
@@ -142,7 +144,7 @@ def _unused_parameters_diagnosis(names: str) -> Diagnosis:
     return Diagnosis(find_unused_parameters=True, caveats=(notice,))
 
 
-def _find_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | None:
+def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int) -> Diagnosis | None:
     """Return the smallest granularity with which the model runs; None if there is none or the spec sets one.
 
     A model may run at one batch size alone, as an exported program without a free batch axis does.
@@ -169,7 +171,7 @@ def _find_granularity(attempt: _Attempt, error: BaseException) -> Diagnosis | No
             f"{spec.model} fails at batch {spec.smallest_batch}, and runs at {' and '.join(map(str, found))}: {text}",
             f"--batch-sizes {','.join(map(str, found))} leaves the others out",
         )
-    return Diagnosis(granularity=found[0], caveats=(granularity_notice(found[0], text),))
+    return Diagnosis(granularity=found[0], caveats=(granularity_notice(found[0], failed_size, text),))
 
 
 def _relaxed_specs(spec: Spec) -> Iterator[tuple[Spec, str, str]]:

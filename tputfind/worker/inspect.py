@@ -147,7 +147,7 @@ def _findings(
         if granularity is not None:
             changed = msgspec.structs.replace(spec, granularity=granularity)
             workload = _unfilled_workload(changed, device, make_step)
-            caveats += (granularity_notice(granularity, why),)
+            caveats += (granularity_notice(granularity, spec.smallest_batch, why),)
         workload.try_out()
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())
@@ -209,24 +209,24 @@ def _fingerprint(source: Source) -> str | None:
     return digest.hexdigest()
 
 
-_MULTIPLES: Final = (2, 4, 8)
+_MULTIPLES: Final = (2, 4, 8, 16)
 _LARGEST_NAMED: Final = 512
 _MOST_NAMED: Final = 6
 """Maximum number of candidates from an error's text."""
 
 
-def granularity_notice(number: int, why: str) -> Notice:
+def granularity_notice(number: int, failed_size: int, why: str) -> Notice:
     """Return the notice that batch sizes are multiples of a number without an option that says so."""
     return Notice(
         kind="granularity",
         seen=f"batch sizes are multiples of {number}",
-        cause=f"smaller ones fail: {why}",
+        cause=f"batch {failed_size} fails: {why}",
         advice=f"--granularity {number} says so beforehand",
     )
 
 
 def candidates(text: str) -> list[int]:
-    """Return the candidates for a granularity in ascending order: 2, 4, 8, and numbers in an error's text."""
+    """Return the candidates for a granularity in ascending order: 2, 4, 8, 16, and numbers in an error's text."""
     named = dict.fromkeys(int(number) for number in re.findall(r"\d{1,4}", text))
     fitting = [number for number in named if 1 < number <= _LARGEST_NAMED and number not in _MULTIPLES]
     return sorted((*_MULTIPLES, *fitting[:_MOST_NAMED]))
