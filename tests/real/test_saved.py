@@ -20,6 +20,24 @@ class Tokens(nn.Module):
         return self.linear(self.embedding(ids) * mask[..., None] + places[None, :, None]) * scale
 
 
+class Pooled(nn.Module):
+    """Takes two inputs of different lengths."""
+
+    def forward(self, words: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return words.mean(0) + items.mean(0)
+
+
+class Eights(nn.Module):
+    """Takes multiples of eight samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x.view(-1, 8, 4)).flatten(0, 1)
+
+
 def exported(path, axes):
     """Export the model to a file, with free axes of its inputs."""
     inputs = (torch.randint(0, 50, (4, 7)),), {"mask": torch.ones(4, 7)}
@@ -66,6 +84,27 @@ def test_batch_on_another_axis_than_the_first_is_reported(tmp_path, ask):
     assert ran.status == 0, ran.err
     assert ran.record().input_shape == "4+4"
     assert "the batch was taken to be axis 1 of samples of 4" in ran.out
+
+
+def test_first_axis_is_the_batch_if_several_lengths_are_free(tmp_path, ask):
+    exported(tmp_path / "texts.pt2", {0: Dim.DYNAMIC, 1: Dim.DYNAMIC})
+
+    ran = ask(tmp_path, tmp_path / "texts.pt2", "--device", "cpu", "--batch-sizes", "2,16", *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().input_shape == "7+7"
+    assert "the batch was taken to be axis 0" in ran.out
+
+
+def test_program_with_a_derived_batch_axis_is_measured_at_multiples(tmp_path, ask):
+    eighths = Dim("eighths", min=1, max=512)
+    program = torch.export.export(Eights().eval(), (torch.randn(16, 4),), dynamic_shapes=({0: 8 * eighths},))
+    torch.export.save(program, tmp_path / "eights.pt2")
+
+    ran = ask(tmp_path, tmp_path / "eights.pt2", "--device", "cpu", "--max-batch", 32, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert [row.batch_size for row in ran.record().rows] == [16, 32]
 
 
 def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path, ask):
@@ -120,7 +159,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     exported(folder / "fixed.pt2", {})
     exported(folder / "free.pt2", {0: Dim.DYNAMIC})
-    exported(folder / "several.pt2", {0: Dim.DYNAMIC, 1: Dim.DYNAMIC})
+    apart = torch.export.export(Pooled(), (torch.randn(3, 8), torch.randn(5, 8)), dynamic_shapes=[{0: Dim.DYNAMIC}] * 2)
+    torch.export.save(apart, folder / "several.pt2")
     scripted(folder / "small.pt")
     (folder / "empty.pt2").touch()
     torch.save({"weight": torch.ones(3)}, folder / "weights.pth")

@@ -182,7 +182,7 @@ _CHECKS: Final[dict[str, Callable[[str], bool]]] = {
     **dict.fromkeys(("target", "as_operator"), _is_target),
     **dict.fromkeys(("in_spec", "out_spec"), _is_structure),
     **dict.fromkeys(("as_string", "as_strings"), _is_text),
-    "key of range_constraints": _is_text,
+    "key of range_constraints": _is_expression,
     "expr_str": _is_expression,
     "guards_code": _is_guard,
     "torch_version": lambda text: _is_text(text.replace("<", "")),

@@ -111,12 +111,12 @@ def _program_source(spec: Spec, path: Path) -> Source:
     except Exception as error:  # torch raises whatever reading an archive brings about
         raise UnknownModel(f"{path} holds no exported program: {said(error)}") from None
     inputs = _inputs_of(program, path)
-    caveats = (*_batch_axis_notices(path, inputs), *_training_mode_notices(path, program))
+    caveats = (*_batch_axis_notices(path, inputs, _free_lengths(program)), *_training_mode_notices(path, program))
     return Source(lambda: (_Exported(program), inputs), inputs, path=path, caveats=caveats)
 
 
-def _batch_axis_notices(path: Path, inputs: Call) -> Iterator[Notice]:
-    """Yield a notice if the batch is not the first axis: the free length may be another one, such as a text's."""
+def _batch_axis_notices(path: Path, inputs: Call, free: list[Any]) -> Iterator[Notice]:
+    """Yield a notice if the batch is not the first axis, or not the only free length, such as that of a text."""
     odd = [drawn for drawn in drawn_of(inputs) if drawn.axis not in (0, None)]
     if odd:
         yield Notice(
@@ -124,6 +124,13 @@ def _batch_axis_notices(path: Path, inputs: Call) -> Iterator[Notice]:
             seen=f"the batch was taken to be axis {odd[0].axis} of samples of {shape_text([odd[0].sample_shape])}",
             cause=f"that is the only length that {path} leaves free",
             advice="if it is not the batch, export the program with the batch as the free length",
+        )
+    elif len(set(free)) > 1:
+        yield Notice(
+            kind="batch_axis",
+            seen="the batch was taken to be axis 0, and other free lengths to be those of the example inputs",
+            cause=f"{path} leaves several lengths free",
+            advice="for other lengths, export the program with example inputs of these lengths",
         )
 
 
@@ -174,30 +181,41 @@ class _Exported(nn.Module):
 
 
 def _inputs_of(program: Any, path: Path) -> Call:
-    """Return the inputs with which a program was exported, the batch along the only axis of free length.
+    """Return the inputs with which a program was exported, the batch along the only free length or the first axis.
 
     Raises:
-        BadRequest: no length is free, or several are.
+        BadRequest: no length is free, or several are and the first axes differ.
     """
-    placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    wanted = [placeholders.get(name) for name in program.graph_signature.user_inputs]
+    wanted, free = _wanted(program), _free_lengths(program)
     examples, structure = tree_flatten(program.example_inputs)
-    free = [length for value in wanted for length in _lengths(value) if not isinstance(length, int)]
     if not free:
         sizes = ", ".join("x".join(map(str, e.shape)) for e in examples if isinstance(e, torch.Tensor))
         raise BadRequest(
             f"{path} takes no batch but the one that it was exported with ({sizes})",
             "export it with a free batch axis: dynamic_shapes={...: {0: torch.export.Dim.DYNAMIC}}",
         )
-    if len(set(free)) > 1:
+    firsts = {length for value in wanted for length in _lengths(value)[:1]}
+    batch = {*free} if len({*free}) == 1 else firsts & {*free}
+    if len(batch) != 1:
         shapes = ", ".join("x".join(map(str, _lengths(value))) for value in wanted if isinstance(value, torch.Tensor))
         raise BadRequest(
             f"{path} leaves several lengths free, and does not say which is the batch ({shapes})",
-            "export it with the batch as the only free length",
+            "export it with the batch as the only free length, or as the first axis of every input",
         )
-    drawn = [_drawing_rule(value, example, free[0]) for value, example in zip(wanted, examples, strict=True)]
+    drawn = [_drawing_rule(value, example, *batch) for value, example in zip(wanted, examples, strict=True)]
     inputs: Call = tree_unflatten(drawn, structure)
     return inputs
+
+
+def _wanted(program: Any) -> list[object]:
+    """Return the inputs of a program as they were traced, with free lengths."""
+    placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    return [placeholders.get(name) for name in program.graph_signature.user_inputs]
+
+
+def _free_lengths(program: Any) -> list[Any]:
+    """Return the free lengths of a program's inputs as expressions, one for each axis of free length."""
+    return [length for value in _wanted(program) for length in _lengths(value) if not isinstance(length, int)]
 
 
 def _lengths(value: object) -> list[Any]:
