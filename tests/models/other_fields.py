@@ -242,6 +242,22 @@ class OfDataclasses(nn.Module):
         return Answer(self.lin(sample.pixels))
 
 
+class Slotted:
+    """An object with a tensor in a slot, and a method that moves it."""
+
+    __slots__ = ("pixels",)
+
+    def __init__(self, pixels):
+        self.pixels = pixels
+
+    def to(self, device):
+        return Slotted(self.pixels.to(device))
+
+
+def slotted_objects():
+    return OfDataclasses(), lambda batch: Slotted(rows(batch))
+
+
 def dataclasses_in_and_out():
     return OfDataclasses(), lambda batch: Sample(rows(batch))
 

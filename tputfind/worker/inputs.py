@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tputfind.worker.structures import is_plain, moves, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import attributes_of, is_plain, moves, parts_of, replace_parts, tensors_of
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared; ends the recursion into a list that contains itself."""
@@ -249,7 +249,7 @@ def outline(value: Any, depth: int = 0) -> object:
     if _is_array(value):
         return ("array", tuple(value.shape))
     parts = parts_of(value)
-    parts = getattr(value, "__dict__", None) if parts is None else parts
+    parts = attributes_of(value) if parts is None else parts
     if parts is None:
         return (type(value).__name__, len(value) if isinstance(value, Sized) else id(value))
     return type(value).__name__, [(str(key), outline(part, depth + 1)) for key, part in parts.items()]

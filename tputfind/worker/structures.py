@@ -29,6 +29,13 @@ def parts_of(value: object) -> dict[Any, Any] | None:
     return None
 
 
+def attributes_of(value: object) -> dict[str, Any] | None:
+    """Return the attributes of an object by name, those in slots included; None if it can have none."""
+    slots = [name for each in type(value).__mro__ for name in vars(each).get("__slots__", ()) if hasattr(value, name)]
+    own = getattr(value, "__dict__", {} if slots else None)
+    return None if own is None else {**own, **{name: getattr(value, name) for name in slots}}
+
+
 def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     """Return a copy of a container or dataclass that holds other parts under the same keys."""
     if hasattr(value, "_make"):  # a named tuple
@@ -78,7 +85,9 @@ def has_same_parts(one: object, other: object, depth: int = 0) -> bool:
         return True
     if isinstance(one, torch.Tensor):
         return False
-    mine, theirs = (vars(each) if parts_of(each) is None and moves(each) else parts_of(each) for each in (one, other))
+    mine, theirs = (
+        attributes_of(each) if parts_of(each) is None and moves(each) else parts_of(each) for each in (one, other)
+    )
     if mine is None or theirs is None or mine.keys() != theirs.keys():
         return False
     return all(has_same_parts(mine[key], theirs[key], depth + 1) for key in mine)
@@ -114,7 +123,7 @@ def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor
     seen.add(id(value))
     inside = parts_of(value)
     if inside is None and not callable(value):
-        inside = getattr(value, "__dict__", None)
+        inside = attributes_of(value)
     for part in list((inside or {}).values()):
         yield from _tensors(part, depth + 1, seen)
 
