@@ -258,6 +258,16 @@ def slotted_objects():
     return OfDataclasses(), lambda batch: Slotted(rows(batch))
 
 
+class FromBytes(FromArray):
+    def forward(self, encoded, _):
+        return super().forward(np.frombuffer(encoded).reshape(-1, WIDTH))
+
+
+def bytes_and_times():
+    """Return a model of bytes and of a time, both drawn at random."""
+    return FromBytes(), lambda batch: (np.random.rand(batch, WIDTH).tobytes(), random.random())  # noqa: NPY002
+
+
 def dataclasses_in_and_out():
     return OfDataclasses(), lambda batch: Sample(rows(batch))
 

@@ -75,6 +75,7 @@ def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, 
     [
         ("graphs", True, "5x4+2x7+5"),
         ("graph_objects", True, "Held"),
+        ("bytes_and_times", True, "bytes+float"),
         ("texts", True, "str"),
         ("arrays", True, "ndarray"),
         ("whole_numbers", True, "int"),
@@ -95,6 +96,7 @@ def test_inputs_of_any_form_are_measured_with_counting_notice(tmp_path, ask, fac
     assert record.input_shape == shape
     seen = [notice.seen for notice in record.notices if notice.kind == "samples_by_word"]
     assert seen == (["samples counted by the input function"] if by_word else [])
+    assert "random_sizes" not in kinds(record)
 
 
 @pytest.mark.parametrize(

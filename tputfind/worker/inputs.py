@@ -238,14 +238,16 @@ def _is_array(value: object) -> bool:
 
 
 def outline(value: Any, depth: int = 0) -> object:
-    """Return the sizes in a value: shapes of tensors and arrays, lengths, and plain values, also inside of objects.
+    """Return the sizes in a value: shapes of tensors and arrays, lengths, integers and texts, also inside of objects.
 
     Two inputs with equal outlines have the same number of samples, whatever their numbers are.
     """
     if isinstance(value, torch.Tensor):
         return ("tensor", shape_of(value), value.values().shape if value.is_nested else None)
-    if isinstance(value, (int, float, bool, str, bytes, type(None))) or depth > _DEEPEST:
+    if isinstance(value, (int, str, type(None))) or depth > _DEEPEST:
         return value
+    if isinstance(value, float):
+        return "float"
     if _is_array(value):
         return ("array", tuple(value.shape))
     parts = parts_of(value)
