@@ -258,6 +258,39 @@ def slotted_objects():
     return OfDataclasses(), lambda batch: Slotted(rows(batch))
 
 
+class Layer:
+    """The keys of a layer, without a method that moves them."""
+
+    def __init__(self, keys):
+        self.keys, self.device = keys, torch.device(keys.device)
+
+
+class Cache:
+    """A list of layers, as decoders of transformers take it and grow it."""
+
+    def __init__(self, *keys):
+        self.layers = [Layer(each) for each in keys]
+
+
+class Decodes(nn.Module):
+    """Appends a token to its cache, which must be as long as it was made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, cache):
+        for layer in cache.layers:
+            assert layer.keys.shape[1] == 3, "the cache has grown"
+            layer.keys = torch.cat([layer.keys, x[:, None]], 1)
+            x = self.lin(layer.keys).mean(1)
+        return x
+
+
+def caches():
+    return Decodes(), lambda batch: (rows(batch), Cache(*(torch.randn(batch, 3, WIDTH) for _ in range(2))))
+
+
 class FromBytes(FromArray):
     def forward(self, encoded, _):
         return super().forward(np.frombuffer(encoded).reshape(-1, WIDTH))

@@ -76,6 +76,7 @@ def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, 
         ("graphs", True, "5x4+2x7+5"),
         ("graph_objects", True, "Held"),
         ("bytes_and_times", True, "bytes+float"),
+        ("caches", False, "16+Cache"),
         ("texts", True, "str"),
         ("arrays", True, "ndarray"),
         ("whole_numbers", True, "int"),
@@ -97,6 +98,11 @@ def test_inputs_of_any_form_are_measured_with_counting_notice(tmp_path, ask, fac
     seen = [notice.seen for notice in record.notices if notice.kind == "samples_by_word"]
     assert seen == (["samples counted by the input function"] if by_word else [])
     assert "random_sizes" not in kinds(record)
+
+
+@pytest.mark.parametrize("factory", ["slotted_objects", "caches"])
+def test_tensors_in_objects_are_converted(tmp_path, ask, factory):
+    passed(ask, tmp_path, factory, "--dtype", "bf16", "--batch-sizes", 4, *QUICK)  # raises if two dtypes meet
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,8 @@ def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, a
 
 @pytest.mark.parametrize("phase", ["infer", "train"])
 @pytest.mark.parametrize(
-    ("factory", "checked"), [("pops_from_dict", True), ("pops_from_list", True), ("replaces_in_object", False)]
+    ("factory", "checked"),
+    [("pops_from_dict", True), ("pops_from_list", True), ("replaces_in_object", False), ("caches", False)],
 )
 def test_each_step_gets_containers_that_no_step_has_changed(tmp_path, ask, factory, phase, *, checked):
     record = passed(ask, tmp_path, factory, "--batch-sizes", 128, "--phase", phase, *QUICK)

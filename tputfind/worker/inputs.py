@@ -2,7 +2,7 @@
 
 import inspect
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
@@ -244,7 +244,7 @@ def outline(value: Any, depth: int = 0) -> object:
     """
     if isinstance(value, torch.Tensor):
         return ("tensor", shape_of(value), value.values().shape if value.is_nested else None)
-    if isinstance(value, (int, str, type(None))) or depth > _DEEPEST:
+    if isinstance(value, (int, str, type, type(None))) or depth > _DEEPEST:
         return value
     if isinstance(value, float):
         return "float"
@@ -253,7 +253,8 @@ def outline(value: Any, depth: int = 0) -> object:
     parts = parts_of(value)
     parts = attributes_of(value) if parts is None else parts
     if parts is None:
-        return (type(value).__name__, len(value) if isinstance(value, Sized) else id(value))
+        identity = hash(value) if isinstance(value, Hashable) else id(value)
+        return (type(value).__name__, len(value) if isinstance(value, Sized) else identity)
     return type(value).__name__, [(str(key), outline(part, depth + 1)) for key, part in parts.items()]
 
 

@@ -18,7 +18,7 @@ from tputfind.worker.devices.host import host_memory
 from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, copies, is_channels_last
 from tputfind.worker.models.source import Source
 from tputfind.worker.settings import seed_all
-from tputfind.worker.structures import is_plain, map_parts, moves, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import contents_of, is_plain, map_parts, moves, parts_of, replace_parts, tensors_of
 
 
 class Placement(NamedTuple):
@@ -54,7 +54,7 @@ class Placement(NamedTuple):
         return tensor.to(memory_format=self.memory_format(tensor.dim()))
 
     def place(self, value: Any) -> Any:
-        """Return a value with its tensors and other movable objects on the device; other parts stay unchanged."""
+        """Return a value with its tensors, also those in objects, on the device; other parts stay unchanged."""
         if isinstance(value, torch.Tensor):
             return self.arrange(value).to(self.device_of(value))
         if moves(value):
@@ -63,7 +63,8 @@ class Placement(NamedTuple):
             for tensor in tensors_of(moved):
                 tensor.data = convert_tensor(tensor, self.dtype)
             return moved
-        return map_parts(self.place, value)
+        parts = contents_of(value)
+        return value if parts is None else replace_parts(value, {key: self.place(part) for key, part in parts.items()})
 
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
         """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.

@@ -31,9 +31,10 @@ def parts_of(value: object) -> dict[Any, Any] | None:
 
 def attributes_of(value: object) -> dict[str, Any] | None:
     """Return the attributes of an object by name, those in slots included; None if it can have none."""
-    slots = [name for each in type(value).__mro__ for name in vars(each).get("__slots__", ()) if hasattr(value, name)]
-    own = getattr(value, "__dict__", {} if slots else None)
-    return None if own is None else {**own, **{name: getattr(value, name) for name in slots}}
+    slots = [name for each in type(value).__mro__ for name in vars(each).get("__slots__", ())]
+    held = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    own = getattr(value, "__dict__", held if slots else None)
+    return None if own is None else {**own, **held}
 
 
 def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
@@ -66,17 +67,31 @@ def moves(value: object) -> bool:
     return callable(getattr(value, "to", None))
 
 
-def copy_containers(value: Any, depth: int = 0) -> Any:
-    """Return a copy of the containers, dataclasses and objects with a method ``to`` in a value; it shares the tensors.
+def contents_of(value: object) -> dict[Any, Any] | None:
+    """Return the parts of a container or dataclass, or the attributes of an object without ``to`` that holds tensors.
 
-    An object that cannot be copied is returned itself.
+    None for any other value.
     """
-    if isinstance(value, (torch.Tensor, nn.Module)) or depth > _DEEPEST:
+    parts = parts_of(value)
+    if parts is None and not moves(value) and not callable(value) and any(True for _ in _tensors(value, 0, set())):
+        parts = attributes_of(value)
+    return parts
+
+
+def copy_containers(value: Any, depth: int = 0) -> Any:
+    """Return a copy of the containers, dataclasses and objects that hold tensors in a value; it shares the tensors.
+
+    An object that cannot be copied is returned itself. Objects with a method ``to`` are copied without what they hold.
+    """
+    if isinstance(value, (torch.Tensor, *_NO_STRUCTURE)) or depth > _DEEPEST:
         return value
-    if parts_of(value) is None and moves(value):
-        with suppress(Exception):  # the object's own code can raise anything
+    with suppress(Exception):  # the object's own code can raise anything
+        contents = contents_of(value)
+        if contents is not None:
+            return replace_parts(value, {key: copy_containers(part, depth + 1) for key, part in contents.items()})
+        if moves(value):
             return copy.copy(value)
-    return map_parts(lambda part: copy_containers(part, depth + 1), value)
+    return value
 
 
 def has_same_parts(one: object, other: object, depth: int = 0) -> bool:
@@ -86,7 +101,7 @@ def has_same_parts(one: object, other: object, depth: int = 0) -> bool:
     if isinstance(one, torch.Tensor):
         return False
     mine, theirs = (
-        attributes_of(each) if parts_of(each) is None and moves(each) else parts_of(each) for each in (one, other)
+        attributes_of(each) if moves(each) and parts_of(each) is None else contents_of(each) for each in (one, other)
     )
     if mine is None or theirs is None or mine.keys() != theirs.keys():
         return False
