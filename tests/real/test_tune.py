@@ -67,6 +67,24 @@ def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path
     assert [one.latency_ms for one in race.timed] == pytest.approx([14, 16.8, 22.4], rel=0.1)
 
 
+@pytest.mark.parametrize(
+    ("factory", "goal", "granularity", "mode"),
+    [
+        ("triplets", "throughput", 3, "inference"),
+        ("triplets", "latency", 3, "inference"),
+        ("needs_grad", "throughput", 1, "enabled"),
+    ],
+)
+def test_race_is_under_the_settings_that_the_model_needs(tmp_path, ask, *, factory, goal, granularity, mode):
+    arguments = (*TUNE[:-2], "--max-batch", 9, "--dtype", "fp32,bf16", "--budget", "30s", "--no-save")
+    ran = ask(tmp_path, *arguments, f"{MODELS}/other_fields.py:{factory}", "--for", goal, "--save", "race.json")
+
+    assert ran.status == 0, ran.err
+    race = tputfind.load(tmp_path / "race.json")
+    assert (race.winner.granularity, race.winner.grad_mode, race.batch_size % granularity) == (granularity, mode, 0)
+    assert "failed" not in {one.outcome for one in race.contenders}
+
+
 def test_variant_that_needs_less_memory_wins_for_memory_though_it_is_slower(tmp_path, ask):
     ran = ask(
         tmp_path, *TUNE, f"{FILE}:keeps", "--budget", "60s", "--for", "memory", "--no-save", "--save", "race.json"

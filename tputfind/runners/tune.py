@@ -324,7 +324,7 @@ def _instances(plain: Spec) -> tuple[int, ...]:
 def _batch_size(
     asked: Asked, plain: Spec, inspection: Inspection, children: Children, progress: Progress
 ) -> tuple[int, Spec, tuple[Speed, ...]]:
-    """Return the batch size to race at, the plain variant in a grad mode that runs, and the batch sizes that it timed.
+    """Return the batch size to race at, the plain variant with settings that run, and the batch sizes that it timed.
 
     It is the requested batch size, or one that is nearly as fast as any within the SLO; for latency it is the smallest.
 
@@ -333,22 +333,14 @@ def _batch_size(
     """
     if plain.batch_sizes is not None:
         return plain.batch_sizes[0], plain, ()
-    if COSTS[asked.goal].alone:
-        return plain.granularity, plain, ()
     runner = TrialRunner(children, plain, inspection.environment)
-    sizes = plain.sizes_up_to(min(plain.max_batch or 2**14, 2**14))
+    sizes = plain.sizes_up_to(plain.granularity if COSTS[asked.goal].alone else min(plain.max_batch or 2**14, 2**14))
     progress.doing("looking for the batch size to race at", _OF_SCAN * asked.budget_s)
     until_s = monotonic() + _OF_SCAN * asked.budget_s
     best, best_per_s, no_gain = 0, 0.0, 0
     timed: list[Speed] = []
     with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
         for row in rows:
-            if row.failure is not None and not best:
-                found = diagnosis_of(children, plain, row.batch_size, inspection.environment.can).grad_mode
-                if found is None or plain.grad_mode != "inference":
-                    raise no_answer(plain, row.batch_size, row.failure)
-                otherwise = msgspec.structs.replace(plain, grad_mode=found)
-                return _batch_size(asked, otherwise, inspection, children, progress)
             timed += speeds_of([row])
             late = best and too_late(plain, row)
             if row.samples_per_s is None or late or no_gain == _PATIENCE:
@@ -358,4 +350,10 @@ def _batch_size(
                 best, best_per_s, no_gain = row.batch_size, row.samples_per_s, 0
             if 1000 * row.batch_size / row.samples_per_s > _LONGEST_BATCH_MS or monotonic() > until_s:
                 break
-    return best or sizes[0], plain, tuple(timed)
+    if best or row.failure is None:
+        return best or sizes[0], plain, tuple(timed)
+    # The process of the rows has ended, so that another can find the cause.
+    found = diagnosis_of(children, plain, row.batch_size, inspection.environment.can).settings
+    if not found:
+        raise no_answer(plain, row.batch_size, row.failure)
+    return _batch_size(asked, msgspec.structs.replace(plain, **found), inspection, children, progress)
