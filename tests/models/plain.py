@@ -297,6 +297,10 @@ def mixed_ranks():
     return MixedRanks()
 
 
+def inputs_and_module():
+    return small_inputs, nn.Linear(8, 2)
+
+
 def returns_text():
     return "resnet50"
 

@@ -38,6 +38,7 @@ from support.folders import MODELS
         ([f"{MODELS}/plain.py:mebibyte"], 2, "did you mean mebibytes"),
         ([f"{MODELS}/plain.py:not_callable"], 2, "cannot be called"),
         ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, not a module"),
+        ([f"{MODELS}/plain.py:inputs_and_module"], 2, "returned tuple, not a module"),
         ([f"{MODELS}/plain.py:module_alone"], 2, "--input-size"),
         (
             [f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"],

@@ -40,7 +40,8 @@ def is_step(made: object) -> bool:
         return True
     if not isinstance(made, tuple) or len(made) != 2:
         return False
-    return all(callable(part) for part in made) and not isinstance(made[0], (nn.Module, type))
+    has_module = any(isinstance(part, nn.Module) for part in made)
+    return all(map(callable, made)) and not isinstance(made[0], type) and not has_module
 
 
 def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | None = None) -> Source:
