@@ -46,6 +46,26 @@ def runs_a_coroutine(batch_size):
     return step
 
 
+def infers(batch_size):
+    layer, x = nn.Linear(8, 8), torch.randn(batch_size, 8)
+    return lambda: layer(x).tanh()
+
+
+def trains_by_hand(batch_size):
+    layer, x = nn.Linear(8, 8), torch.randn(batch_size, 8)
+
+    def step():
+        layer.zero_grad()
+        loss = layer(x).square().mean()
+        loss.backward()
+        with torch.no_grad():
+            for parameter in layer.parameters():
+                parameter.sub_(0.1 * parameter.grad)
+        return loss
+
+    return step
+
+
 def never_reads(batch_size):
     x = torch.randn(8, 8)
     return lambda: x @ x

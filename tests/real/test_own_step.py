@@ -78,6 +78,14 @@ def test_record_of_step_has_phase_step_and_counts_all_samples(tmp_path, ask):
     assert "samples_per_step" in [notice.kind for notice in record.notices]
 
 
+@pytest.mark.parametrize(("factory", "keeps"), [("infers", True), ("pair", False), ("trains_by_hand", False)])
+def test_step_whose_output_awaits_a_backward_pass_is_named(tmp_path, ask, factory, keeps):
+    ran = ask(tmp_path, f"{MODELS}/steps.py:{factory}", *ONE)
+
+    assert ran.status == 0, ran.err
+    assert ("keeps_graph" in [notice.kind for notice in ran.record().notices]) == keeps
+
+
 def test_optimizer_skipped_by_scaler_has_stepped_after_first_step():
     step = OwnStep(own_step(read_spec(f"{MODELS}/train_ema.py:step", {})), CPU)
 

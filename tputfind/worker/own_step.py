@@ -34,7 +34,7 @@ from tputfind.worker.inputs import (
 from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
-from tputfind.worker.structures import drain_value, parts_of
+from tputfind.worker.structures import drain_value, parts_of, tensors_of
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
 from tputfind.worker.workload import AS_MANY, Workload, bytes_by_dtype, check_samples, seed_of
 
@@ -88,6 +88,7 @@ class OwnStep:
         self._optimizers = list(self._step.optimizers) or _optimizers_here()
         self._idle = idle_of(self._optimizers)
         self._number = 0
+        self._keeps_graph = False
 
     @property
     def parameters(self) -> int:
@@ -135,7 +136,7 @@ class OwnStep:
         check_samples(self._spec, batch, None if self._makes_its_batch else self._make_call)
 
     def try_out(self) -> None:
-        """Run one step at the smallest batch size, so that its imports are known.
+        """Run one step at the smallest batch size, so that its imports are known, and whether its output keeps a graph.
 
         Errors of the user's code are ignored here; the first trial reports them.
 
@@ -144,7 +145,7 @@ class OwnStep:
         """
         try:
             with torch.enable_grad():
-                drain_value(self.batch(self._spec.smallest_batch)())
+                self._keeps_graph = _keeps_graph(drain_value(self.batch(self._spec.smallest_batch)()))
             ranks.rest()
         except TputfindError:
             raise
@@ -178,6 +179,13 @@ class OwnStep:
                 seen="samples counted by the step",
                 cause="no tensor of its batch has one row a sample",
                 advice="make sure that it takes as many as the batch size",
+            )
+        if self._keeps_graph:
+            yield Notice(
+                kind="keeps_graph",
+                seen="autograd keeps what each step computes until its output is dropped",
+                cause="the output is for a backward pass that the step leaves out",
+                advice="for inference, run it under torch.no_grad(), which takes less memory",
             )
         if (samples := self.samples(size)) is not None:
             yield Notice(
@@ -285,6 +293,18 @@ class OwnStep:
                 "return next(iter(loader)); or say what a step takes, such as samples=lambda size: 100 * size",
             )
         return (made,), {}
+
+
+def _keeps_graph(output: object) -> bool:
+    """Return whether the first tensor in an output with a gradient function awaits a backward pass, which is run."""
+    waiting = next((each for each in tensors_of(output) if each.grad_fn is not None), None)
+    if waiting is None:
+        return False
+    try:
+        torch.autograd.backward(waiting.sum())
+    except RuntimeError:  # the step has run it, which freed the graph
+        return False
+    return True
 
 
 def tensor_bytes() -> int:
