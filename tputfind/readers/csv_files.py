@@ -61,7 +61,7 @@ def _read(path: Path) -> bytes:
 
 
 class Recorded(NamedTuple):
-    """The recorded interarrival times and the samples of each request; None if not recorded."""
+    """The recorded interarrival times in seconds and the samples of each request; None if not recorded."""
 
     gaps: tuple[float, ...] | None
     samples: tuple[int, ...] | None
@@ -70,7 +70,7 @@ class Recorded(NamedTuple):
 def arrivals_of(path: Path) -> Recorded:
     """Return the requests whose times are in the first column of a file, with or without a header.
 
-    Times are numbers, or dates and times in ISO 8601; without a time zone they are UTC. A column with the header
+    Times are seconds, or dates and times in ISO 8601; without a time zone they are UTC. A column with the header
     ``samples`` holds the samples of each request.
 
     Raises:
@@ -97,7 +97,7 @@ def arrivals_of(path: Path) -> Recorded:
         return Recorded(gaps_of(times, names), None if place is None else tuple(samples))
     except ValueError as error:
         raise BadRequest(
-            f"--arrivals {path}: {error}", "its first column holds the times of requests: numbers, or ISO 8601"
+            f"--arrivals {path}: {error}", "its first column holds the times of requests: seconds, or ISO 8601"
         ) from None
 
 
@@ -177,7 +177,7 @@ def prices_of(path: Path) -> list[Price]:
 
 
 def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
-    """Return the kind of time in a cell and the time: a number in its own unit, or a date in seconds.
+    """Return the kind of time in a cell and the time: a number as it stands, or a date in seconds.
 
     Raises:
         ValueError: the cell holds no time, or its kind differs from ``before``.

@@ -14,6 +14,7 @@ from tputfind.report.outputs import forms
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of
+from tputfind.report.views.size_answers import details
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
 from tputfind.sizing.planner.plan import Answers, answers
@@ -132,3 +133,11 @@ def test_powers_have_three_digits(watts, text):
 )
 def test_span_bounds_share_one_unit_if_possible(low, high, text):
     assert format_span(format_watts(low), format_watts(high)) == text
+
+
+def test_recorded_requests_are_shown_with_span_and_both_rates():
+    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "gaps": (0.02,) * 199})).plans
+
+    assert (
+        dict(details(plan))["Arrivals"] == "200 in 3.98 s, 50.00/s, all replayed at 100.0/s; only times of batches vary"
+    )

@@ -180,3 +180,23 @@ def test_limit_on_ongoing_requests_is_reported_with_twice_the_batch(given):
         "a replica has no more than 5 requests at a time, and no larger batch",
     )
     assert "set max_ongoing_requests to 10 or more" in notice.advice
+
+
+@pytest.mark.parametrize(
+    ("seconds", "factor", "peak", "advice"),
+    [
+        (0.5, "2.5", "0.4 s, and queues absorb it", "merge"),
+        (0.1, "0.5", "2 s, and queues grow", "thin"),
+    ],
+)
+def test_replay_at_other_rate_reports_length_of_peaks(seconds, factor, peak, advice):
+    (notice,) = told(record((1, 1000), (4, 1000), (8, 10)), gaps=(seconds,) * 99)
+
+    assert (notice.kind, notice.seen) == ("arrivals_scaled", f"recorded requests are replayed {factor} times as fast")
+    assert notice.cause == f"a peak of a second lasts {peak}"
+    assert advice in notice.advice
+
+
+@pytest.mark.parametrize("seconds", [0.161, 0.2, 0.249])
+def test_replay_at_about_the_recorded_rate_gives_no_notice(seconds):
+    assert told(record((1, 1000), (4, 1000), (8, 10)), gaps=(seconds,) * 99) == []

@@ -86,11 +86,10 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     yield from powers if any(_costs(plan)) else powers[1:]
     if outcome.devices > CELL and demand.routing != "random":
         yield "Simulated", f"{CELL} of the devices with their share of the requests, as cells behind a random split"
-    if plan.arrivals:
-        yield (
-            "Arrivals",
-            f"{plan.arrivals} recorded requests at the pace of --rate, all replayed; only the times of batches vary",
-        )
+    if plan.arrivals_per_s is not None:
+        rates = format_figure(plan.arrivals_per_s), format_figure(demand.rate_per_s)
+        log = f"{plan.arrivals} in {(plan.arrivals - 1) / plan.arrivals_per_s:.4g} s, {rates[0]}/s"
+        yield "Arrivals", f"{log}, all replayed at {rates[1]}/s; only times of batches vary"
 
 
 def mix(plan: Plan) -> Iterator[tuple[str, str]]:

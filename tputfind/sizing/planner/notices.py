@@ -29,6 +29,8 @@ _TOLD: Final = (
 )
 """Kinds of notices on rows that affect batch times."""
 _LISTED: Final = 3
+_PLAYED: Final = 1.25
+"""Factor on the rate of recorded requests, or its inverse, above which their peaks are too short or too long."""
 _KNOWN: Final = 1.05
 """Ratio of a percentile to either end of its interval up to which it counts as known."""
 
@@ -47,6 +49,15 @@ def notices(
             cause=f"{' and '.join(PRESETS)}, as measured, add {low.per_batch_ms:.2g} ms a batch and "
             f"{low.per_request_ms:.2g} to {high.per_request_ms:.2g} ms a request, which can take many more devices",
             advice=f"give --overhead {' or '.join(PRESETS)}, or such as 0.5ms+0.05ms; --observed finds it in logs",
+        )
+    factor = demand.rate_per_s / (demand.recorded_per_s or demand.rate_per_s)
+    if not 1 / _PLAYED <= factor <= _PLAYED:
+        yield Notice(
+            kind="arrivals_scaled",
+            seen=f"recorded requests are replayed {factor:.3g} times as fast",
+            cause=f"a peak of a second lasts {1 / factor:.2g} s, and queues {'absorb it' if factor > 1 else 'grow'}",
+            advice=f"record at about {format_figure(demand.rate_per_s)}/s, or "
+            + ("merge several logs" if factor > 1 else "thin the log"),
         )
     low_ms, tail_ms, high_ms = outcome.tail_low_ms, outcome.tail_ms, outcome.tail_high_ms
     if high_ms < inf and max(high_ms / tail_ms, tail_ms / low_ms) > _KNOWN:

@@ -52,10 +52,10 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     than that (up to 0.4 % less from five hundred on); None if there is only one. ``fewer_fails`` is whether that
     certainly misses the target. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
     ``intercept_ms`` are those of the line through batch times. ``arrivals`` is the number of recorded arrivals, which
-    are not kept. Costs are None if the price is unknown, and ``energy`` if the power of the devices is.
-    ``cost_per_million`` is per million requests. ``mix`` is the cheapest mix of kinds of devices, if it is cheaper than
-    this plan; ``no_mix`` is why there is none. Only the best plan of a model has either. ``observed`` are the overheads
-    from logs of a real server.
+    are not kept, and ``arrivals_per_s`` their rate. Costs are None if the price is unknown, and ``energy`` if the power
+    of the devices is. ``cost_per_million`` is per million requests. ``mix`` is the cheapest mix of kinds of devices, if
+    it is cheaper than this plan; ``no_mix`` is why there is none. Only the best plan of a model has either.
+    ``observed`` are the overheads from logs of a real server.
     """
 
     KIND = "plans"
@@ -70,6 +70,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     holds: bool
     without_spare: Outcome | None = None
     arrivals: CountFromZero
+    arrivals_per_s: Above0 | None = None
     fewer: Outcome | None
     fewer_fails: bool
     more_traffic: Outcome
@@ -144,7 +145,7 @@ def size(*records: Record, prices: Sequence[Price] = (), **options: object) -> P
         prices: of devices; if all records have one, the cheapest plan is the best, else the one with the fewest
             devices.
         options: options of ``tputfind size``, with underscores: ``rate=5000, slo="50ms"``. Numbers are requests per
-            second and milliseconds; ``gaps`` are times between recorded requests. With ``devices=4`` and one of
+            second and milliseconds; ``gaps`` are seconds between recorded requests. With ``devices=4`` and one of
             ``rate`` and ``slo``, the other is the answer, in ``plan.demand``; with both, ``plan.holds`` is.
 
     Raises:
@@ -292,6 +293,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         demand=msgspec.structs.replace(demand, gaps=None, counts=None),
         samples_per_s=rate_per_s * samples,
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
+        arrivals_per_s=demand.recorded_per_s,
         outcome=outcome,
         fewest=fewest,
         most=most,

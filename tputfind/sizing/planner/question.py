@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from math import inf
+from math import fsum, inf
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -49,7 +49,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """The traffic, the server, and the target for its answers. Build it with ``read_demand``.
 
     ``burstiness`` is the coefficient of variation of interarrival times: 1 is a Poisson stream, 0 an even one. ``gaps``
-    are recorded interarrival times in any unit: they set the shape of the stream, and ``rate_per_s`` its rate.
+    are recorded interarrival times in seconds: they set the shape of the stream, and ``rate_per_s`` its rate.
     ``samples_per_request`` are numbers of samples, each with its fraction of the requests; ``counts`` are the
     samples of each recorded request. ``network_ms`` is subtracted from the latency target.
 
@@ -91,6 +91,11 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def traffic(self) -> Traffic:
         """The shape of the stream."""
         return Traffic(self.burstiness, self.gaps, self.samples_per_request, self.counts)
+
+    @property
+    def recorded_per_s(self) -> float | None:
+        """Requests per second of the recorded requests; None without them."""
+        return None if self.gaps is None else len(self.gaps) / fsum(self.gaps)
 
     @property
     def mean_samples(self) -> float:
