@@ -116,7 +116,7 @@ SIZE: Final = (
     ),
     Option(
         REQUESTS,
-        "use the pattern of recorded request times (CSV; a column named samples is optional)",
+        "replay recorded request times (CSV; a column named samples is optional), at their own rate or at --rate",
         "FILE",
         name="arrivals",
     ),

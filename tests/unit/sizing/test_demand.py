@@ -164,6 +164,16 @@ def test_barely_consistent_options_are_accepted():
     assert wanted(gaps=(1.0,) * 99, burstiness=1).gaps == (1.0,) * 99
 
 
+def test_recorded_requests_keep_their_rate_unless_given_or_asked_for():
+    gaps = {"gaps": (0.02,) * 199}
+
+    assert read_demand({"slo": 50, **gaps}).rate_per_s == pytest.approx(50)
+    found = read_demand({"devices": 4, **gaps})
+    assert (found.rate_per_s, found.solve) == (pytest.approx(50), "slo")
+    assert read_demand({"slo": 50, "devices": 4, **gaps}).solve == "rate"
+    assert read_demand({"slo": 50, "rate": 7, **gaps}).rate_per_s == 7
+
+
 def test_gaps_are_read_from_an_array_too():
     assert wanted(gaps=np.arange(99.0)).gaps == tuple(range(99))
 

@@ -193,7 +193,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 def read_demand(options: Mapping[str, object]) -> Demand:
     """Return the demand that options describe, by name with underscores; None means not given.
 
-    Values are text as on a command line, or Python values: numbers per second, and milliseconds.
+    Values are text as on a command line, or Python values: numbers per second, and milliseconds. Recorded requests
+    keep their own rate unless it is given or asked for.
 
     Raises:
         BadRequest: one or more are wrong or missing; its message names them all.
@@ -201,6 +202,8 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     missing = [name for name in _QUESTIONS if options.get(name) is None]
     read, problems = values.fields_of(options, _READERS)
     fields: dict[str, Any] = _UNKNOWN | read
+    if "gaps" in fields and "rate" in missing and len(missing) > 1:
+        return read_demand({**options, "rate": len(fields["gaps"]) / fsum(fields["gaps"])})
     if missing[:2] == ["rate", "slo"]:
         problems.insert(0, "name two of --rate, --slo and --devices: the third is the answer")
     elif len(missing) > 1:
