@@ -327,11 +327,11 @@ def _least_squares(normal: Floats, right: Floats, *, no_less_than_0: bool) -> Fl
     free = list(range(len(right)))
     figures = np.zeros(len(right))
     while free:
-        figures[:] = 0
-        figures[free] = np.linalg.lstsq(normal[np.ix_(free, free)], right[free], rcond=1e-9)[0]
-        if not no_less_than_0 or figures.min() >= 0:
+        found = np.linalg.lstsq(normal[np.ix_(free, free)], right[free], rcond=1e-9)[0]
+        if not no_less_than_0 or found.min() >= 0:
+            figures[free] = found
             break
-        free.remove(int(figures.argmin()))
+        del free[int(found.argmin())]
     return figures
 
 
