@@ -30,6 +30,7 @@ _MIDDLING: Final = 0.25
 """Least utilization of the busiest log; light load alone does not separate costs per batch from costs per request."""
 _UNSURE: Final = 0.2
 _OFF: Final = 0.1
+"""Relative error of a predicted p95 or p99 above which the logs contradict the simulated server."""
 _INTERVAL: Final = 0.025, 0.975
 _LIKELY: Final = 0.05, 0.95
 _SHARES: Final = 0.5, 0.95, 0.99
@@ -373,6 +374,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         p50, p95, p99 = (predicted / observed - 1 for predicted, observed in pairs)
         return p50, p95, p99
 
+    @property
+    def error(self) -> float:
+        """The larger relative error of p95 and p99, with its sign; the median says little about late requests."""
+        return max(self.off[1:], key=abs)
+
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """The overheads of a real server, estimated from its logs.
@@ -387,6 +393,12 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     beside: Overhead
     found_by: Literal["batches", "latencies"]
     runs: tuple[Run, ...]
+
+    @property
+    def worst(self) -> Run | None:
+        """The log with the largest error of prediction; None if even that is small."""
+        worst = max(self.runs, key=lambda run: abs(run.error))
+        return worst if abs(worst.error) > _OFF else None
 
 
 class Calibration(NamedTuple):
@@ -512,12 +524,10 @@ def _percentiles(latencies: Sequence[Floats]) -> Percentiles:
 
 def notices_of_logs(observed: Observed) -> Iterator[Notice]:
     """Yield a notice if predictions are far off the logs."""
-    off = [run for run in observed.runs if abs(run.off[2]) > _OFF]
-    if off:
-        worst = max(off, key=lambda run: abs(run.off[2]))
+    if (worst := observed.worst) is not None:
         yield Notice(
             kind="observed_off",
-            seen=f"predicted p99 of {worst.name} is {worst.off[2]:+.0%} off",
-            cause="the server may batch by another rule than simulated, or its model run slower than the record's",
-            advice="check --batcher, --delay and --max-batch-size; log when batches began and ended",
+            seen=f"p{99 if worst.error == worst.off[2] else 95} of {worst.name} is predicted {worst.error:+.0%} off",
+            cause="the server batches by another rule than simulated, or its model is slower than the record's",
+            advice="check --batcher, --delay and --max-batch-size",
         )

@@ -14,7 +14,8 @@ from tputfind.report.outputs import forms
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of
-from tputfind.report.views.size_answers import details
+from tputfind.report.views.size_answers import details, summary
+from tputfind.sizing.calibration import Observed, Overhead, Percentiles, Run
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
 from tputfind.sizing.planner.plan import Answers, answers
@@ -141,3 +142,28 @@ def test_recorded_requests_are_shown_with_span_and_both_rates():
     assert (
         dict(details(plan))["Arrivals"] == "200 in 3.98 s, 50.00/s, all replayed at 100.0/s; only times of batches vary"
     )
+
+
+@pytest.mark.parametrize(
+    ("p95_ms", "p99_ms", "doubt"),
+    [(20.0, 30.0, ""), (21.0, 30.0, ""), (15.0, 28.0, "; unreliable, as its logs are predicted -25% off")],
+)
+def test_plan_whose_logs_are_badly_predicted_says_so_beside_its_devices(p95_ms, p99_ms, doubt):
+    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0})).plans
+    none = Overhead(value_ms=0.0, low_ms=0.0, high_ms=0.0)
+    run = Run(
+        name="half.csv",
+        requests=500,
+        rate_per_s=50.0,
+        load=0.5,
+        fitted=True,
+        observed=Percentiles(p50_ms=10.0, p95_ms=20.0, p99_ms=30.0),
+        predicted=Percentiles(p50_ms=5.0, p95_ms=p95_ms, p99_ms=p99_ms),
+    )
+    observed = Observed(
+        per_batch=none, per_request=none, per_answer=none, beside=none, found_by="latencies", runs=(run,)
+    )
+
+    line = dict(summary(replace(plan, observed=observed)))["Devices"]
+
+    assert line.partition(" batches of up to 8")[2] == doubt

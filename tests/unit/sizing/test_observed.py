@@ -139,6 +139,17 @@ def test_model_slower_than_its_record_is_reported(record):
     assert list(notices_of_logs(good.observed)) == []
 
 
+@pytest.mark.parametrize("batches", [False, True])
+def test_batcher_that_waits_too_long_gives_no_negative_overheads_and_is_reported(record, batches):
+    logs = [log(record, LIGHT, 800, 1, batches=batches), log(record, HALF, 2000, 2, batches=batches)]
+    found = calibration_of(record, asked(batcher="mosec", delay="20ms"), logs)
+
+    assert found.estimate.per_batch == found.estimate.beside == 0
+    assert min(found.estimate) >= 0
+    (notice,) = notices_of_logs(found.observed)
+    assert notice.seen.startswith("p95 of 165 is predicted +")
+
+
 def test_rows_are_sorted_and_times_count_from_the_first():
     count = 120
     sent = [1.7e9 + 0.01 * number for number in range(count)]

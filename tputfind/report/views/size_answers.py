@@ -45,7 +45,9 @@ def stream(plan: Plan) -> str:
 def summary(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the summary: devices and hosts, utilization, and the cost, or else the power, if known."""
     outcome = plan.outcome
-    yield "Devices", f"{outcome.devices}{_range(plan)}{_hosts(plan)}: batches of up to {outcome.batch_cap}"
+    worst = plan.observed and plan.observed.worst
+    doubt = f"; unreliable, as its logs are predicted {worst.error:+.0%} off" if worst else ""
+    yield "Devices", f"{outcome.devices}{_range(plan)}{_hosts(plan)}: batches of up to {outcome.batch_cap}{doubt}"
     yield "Utilization", f"{format_percent(outcome.utilization)} of the rate of full batches"
     costs, powers = list(_costs(plan)), list(_powers(plan))
     yield from costs or powers[:1]
@@ -210,7 +212,7 @@ def _overheads(observed: Observed) -> str:
         "a batch": observed.per_batch,
         "a request": observed.per_request,
         "an answer": observed.per_answer,
-        "on the way": observed.beside,
+        "between client and queue": observed.beside,
     }
     added = [
         f"{one.value_ms:.3g} ms {words} ({one.low_ms:.3g} to {one.high_ms:.3g})"
