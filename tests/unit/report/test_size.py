@@ -14,7 +14,7 @@ from tputfind.report.outputs import forms
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of
-from tputfind.report.views.size_answers import details, summary
+from tputfind.report.views.size_answers import configuration, details, summary
 from tputfind.sizing.calibration import Observed, Overhead, Percentiles, Run
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
@@ -167,3 +167,14 @@ def test_plan_whose_logs_are_badly_predicted_says_so_beside_its_devices(p95_ms, 
     line = dict(summary(replace(plan, observed=observed)))["Devices"]
 
     assert line.partition(" batches of up to 8")[2] == doubt
+
+
+def test_given_devices_that_miss_the_target_come_without_a_configuration():
+    demand = {"rate": 1000, "slo": 50.0, "batcher": "mosec"}
+    (few,), (enough,) = (
+        answers([record("Large")], read_demand({**demand, "devices": devices})).plans for devices in (1, 4)
+    )
+
+    assert next(iter(summary(few))) == ("Verdict", "1 device: target missed, 119 % utilization: the queue grows")
+    assert next(iter(summary(enough)))[1].startswith("4 devices: target met, p99")
+    assert (configuration(few), len(configuration(enough))) == ([], 1)

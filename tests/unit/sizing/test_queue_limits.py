@@ -11,7 +11,7 @@ import tputfind
 from tputfind.record.record import Record, Timing
 from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
-from tputfind.report.views.size_answers import details
+from tputfind.report.views.size_answers import details, summary
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
 from tputfind.sizing.planner.search import Search
@@ -36,8 +36,9 @@ def test_overloaded_fleet_refuses_excess_and_its_latency_is_bounded():
     assert plan.outcome.p99_ms <= 5 * 10.1
     assert plan.outcome.tail_ms == inf
     assert not plan.holds
-    assert dict(details(plan))["Target"].startswith("1: target missed, 3")
-    assert "of the requests refused" in dict(details(plan))["Target"]
+    verdict = dict(summary(plan))["Verdict"]
+    assert verdict.startswith("1 device: target missed, 3")
+    assert "of the requests refused" in verdict
 
 
 def test_requests_that_are_refused_count_as_late():

@@ -9,7 +9,7 @@ from tputfind.sizing.engine.replications import CELL, Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
 from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
-from tputfind.sizing.planner.search import MORE_TRAFFIC
+from tputfind.sizing.planner.search import MORE_TRAFFIC, count_devices
 from tputfind.units import format_figure, format_kwh, format_share, format_span, format_watts
 
 OVERHEADS: Final = {
@@ -43,8 +43,9 @@ def stream(plan: Plan) -> str:
 
 
 def summary(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the summary: devices and hosts, utilization, and the cost, or else the power, if known."""
+    """Yield the summary: the answer, devices and hosts, utilization, and the cost, or else the power, if known."""
     outcome = plan.outcome
+    yield from _solution(plan)
     worst = plan.observed and plan.observed.worst
     doubt = f"; unreliable, as its logs are predicted {worst.error:+.0%} off" if worst else ""
     yield "Devices", f"{outcome.devices}{_range(plan)}{_hosts(plan)}: batches of up to {outcome.batch_cap}{doubt}"
@@ -67,7 +68,6 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
-    yield from _solution(plan)
     if demand.traffic.has_several_samples:
         yield "Requests", _samples(plan)
     yield "Batcher", f"{demand.batcher}: {batcher}"
@@ -191,7 +191,7 @@ def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
-        yield "Target", f"{plan.serving.devices}: {_verdict(plan, plan.serving)}"
+        yield "Verdict", f"{count_devices(plan.serving.devices)}: {_verdict(plan, plan.serving)}"
 
 
 def _samples(plan: Plan) -> str:
@@ -248,12 +248,12 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     demand = plan.demand
     utilization = format_percent(outcome.utilization)
     if outcome.is_saturated:
-        return f"cannot keep up: {utilization} utilization, the queue grows"
+        return f"target missed, {utilization} utilization: the queue grows"
     if outcome.tail_ms == inf:
         return f"target missed, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.utilization > demand.highest_utilization:
-        return f"utilization of {utilization} is above --max-utilization"
+        return f"target missed, utilization of {utilization} is above --max-utilization"
     if outcome.verdict == "meets":
         return f"target met, {tail}"
     if outcome.verdict == "misses":
@@ -264,9 +264,9 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
 
 
 def configuration(plan: Plan) -> list[str]:
-    """Return the configuration lines for the plan's server; empty for servers without a template."""
+    """Return the configuration lines for the plan's server; empty without a template, or if the target is missed."""
     make = _LINES.get(plan.demand.batcher)
-    return [] if make is None else make(plan)
+    return make(plan) if make is not None and plan.holds else []
 
 
 def _triton(plan: Plan) -> list[str]:
