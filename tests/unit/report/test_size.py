@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -177,4 +178,27 @@ def test_given_devices_that_miss_the_target_come_without_a_configuration():
 
     assert next(iter(summary(few))) == ("Verdict", "1 device: target missed, 119 % utilization: the queue grows")
     assert next(iter(summary(enough)))[1].startswith("4 devices: target met, p99")
-    assert (configuration(few), len(configuration(enough))) == ([], 1)
+    assert configuration(few) == []
+    assert configuration(enough)
+
+
+@pytest.mark.parametrize(
+    ("devices", "routing", "num", "more"),
+    [
+        (4, "shared", 4, []),
+        (9, "shared", 8, ["# on one host; the plan has more, with one queue for all"]),
+        (4, "random", 1, ["# one server on each of 4 devices, behind a router (random)"]),
+    ],
+)
+def test_mosec_configuration_runs_with_one_worker_per_gpu_of_a_host(devices, routing, num, more):
+    demand = {"rate": 1000, "slo": 80.0, "batcher": "mosec", "devices": devices, "routing": routing}
+    (plan,) = answers([record("Large")], read_demand(demand)).plans
+    lines, given = configuration(plan), {}
+
+    server = SimpleNamespace(append_worker=lambda worker, **options: given.update(options))
+    exec("\n".join(lines), {"server": server, "Model": None})
+
+    assert (given["num"], given["max_wait_time"]) == (num, 10)
+    gpus = [each["CUDA_VISIBLE_DEVICES"] for each in given.get("env", [{"CUDA_VISIBLE_DEVICES": "0"}])]
+    assert gpus == [str(gpu) for gpu in range(num)]
+    assert lines[-len(more) :] == more or not more

@@ -282,23 +282,21 @@ def _triton(plan: Plan) -> list[str]:
 
 
 def _mosec(plan: Plan) -> list[str]:
-    wait = f"max_wait_time={plan.delay_ms:.0f}"
-    num = plan.outcome.devices if plan.demand.routing == "shared" else 1
-    capacity = "" if plan.demand.max_queue is None else f"  # and --capacity {plan.demand.max_queue}"
+    num, servers = _devices_of_server(plan)
+    each = f'    env=[{{"CUDA_VISIBLE_DEVICES": str(gpu)}} for gpu in range({num})],'
     return [
-        f"server.append_worker(Model, num={num}, max_batch_size={plan.outcome.batch_cap}, {wait}){capacity}",
-        *([] if num > 1 else [f"# one server on each of {_devices(plan, shared=False)}"]),
+        "server.append_worker(",
+        f"    Model, num={num}, max_batch_size={plan.outcome.batch_cap}, max_wait_time={plan.delay_ms:.0f},",
+        *([each] if num > 1 else []),
+        ")" if plan.demand.max_queue is None else f")  # and --capacity {plan.demand.max_queue}",
+        *servers,
     ]
 
 
 def _litserve(plan: Plan) -> list[str]:
     api = f"api = Model(max_batch_size={plan.outcome.batch_cap}, batch_timeout={plan.delay_ms / 1000:g})"
-    num = plan.outcome.devices if plan.demand.routing == "shared" else 1
-    return [
-        api,
-        f'server = LitServer(api, accelerator="cuda", devices={num})',
-        *([] if num > 1 else [f"# one server on each of {_devices(plan, shared=False)}"]),
-    ]
+    num, servers = _devices_of_server(plan)
+    return [api, f'server = LitServer(api, accelerator="cuda", devices={num})', *servers]
 
 
 def _ray(plan: Plan) -> list[str]:
@@ -309,6 +307,15 @@ def _ray(plan: Plan) -> list[str]:
         f"@serve.deployment({replicas}, max_ongoing_requests={ongoing})",
         f"@serve.batch(max_batch_size={cap}, batch_wait_timeout_s={plan.delay_ms / 1000:g})",
     ]
+
+
+def _devices_of_server(plan: Plan) -> tuple[int, list[str]]:
+    """Return the devices of a server on one host, and a comment on the servers if there are several."""
+    devices = plan.outcome.devices
+    if devices == 1 or plan.demand.routing != "shared":
+        return 1, [f"# one server on each of {_devices(plan, shared=False)}"]
+    each = min(devices, plan.devices_per_host or devices)
+    return each, ["# on one host; the plan has more, with one queue for all"] if each < devices else []
 
 
 def _devices(plan: Plan, *, shared: bool) -> str:
