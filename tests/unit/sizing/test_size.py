@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.folders import record_path
 from support.records import example, row
 
 import tputfind
@@ -357,6 +358,17 @@ def test_twice_the_batch_time_is_the_rule_of_nexus():
         service, 20_000, 256, 15.0, 1
     )
     assert closed_forms.devices_by_batch_time(service, 20_000, 256, 3.0, 1) is None
+
+
+def test_spare_devices_share_the_extra_traffic_that_decides_the_batch_limit():
+    """No batch limit bears 20 % more on the five devices that remain after a loss."""
+    served = tputfind.load_record(record_path("nvidia-h200/default/vit_b_16-fp16.json"))
+    demand = wanted(30_000, 40.0, batcher="mosec", overhead="mosec", spare=1)
+    found = plan(served, demand)
+    larger = Search(served, demand).judge(6, 186).outcome
+
+    assert (found.outcome.devices, found.outcome.batch_cap) == (6, 64)
+    assert found.more_traffic.tail_ms < Search(served, demand).outcome_under_more_traffic(larger).tail_ms / 2
 
 
 @pytest.mark.parametrize("spare", [0, 1])

@@ -324,19 +324,21 @@ class Search:
     def outcome_with_room(self, devices: int) -> Outcome:
         """Return the outcome of the batch limit that bears 20 % more traffic best, if it is judged to meet the target.
 
-        Batch limits that then still meet the target are equal. A measured batch size is preferred to one between. If
-        none of the first few meets the target, return the best outcome.
+        That traffic meets the spare devices too. Batch limits that then still meet the target are equal, and those that
+        no longer keep up are compared by utilization. A measured batch size is preferred to one between. If none of the
+        first few meets the target, return the best outcome.
         """
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
+        more_per_s, all_devices = MORE_TRAFFIC * rate_per_s, devices + self.demand.spare
         best = self.best(devices)
         self._scanned = 0, []  # any batch limit may leave the most room
         ranked = self._rank_candidates(devices, rate_per_s)
         sizes = [size for size in measured if self.least_cap <= size <= self.caps[-1]]
-        near = [self.pilot(devices, size) for size in sizes if self.keeps_up(devices, size, MORE_TRAFFIC * rate_per_s)]
+        near = [self.pilot(devices, size) for size in sizes if self.keeps_up(all_devices, size, more_per_s)]
 
         def room(pilot: Simulated) -> tuple[float, float, float]:
             cap = pilot.outcome.batch_cap
-            more_ms = self.pilot(devices, cap, MORE_TRAFFIC * rate_per_s).outcome.tail_ms
+            more_ms = self.pilot(all_devices, cap, more_per_s).outcome.tail_ms
             preferred = 1 + _AS_WELL if cap in measured else 1.0
             return max(more_ms, target_ms) / preferred, more_ms, pilot.outcome.utilization
 
