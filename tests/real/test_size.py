@@ -68,6 +68,14 @@ def test_plans_of_two_models_stand_apart_and_are_written_in_three_forms(folder, 
     assert "17.50 EUR an hour" in ran.out
 
 
+def test_missing_price_lists_the_devices_of_the_file(folder):
+    (folder / "prices.csv").write_text("device,price_per_hour,currency\nH200,4,EUR\nL4,1.5,EUR\n")
+    ran = run(folder, "size", "resnet50.json", "--rate", 100, "--slo", "50ms", "--price", "prices.csv")
+
+    assert ran.status == 0
+    assert "--price has none of NVIDIA H100 80GB HBM3 (it names H200, L4)" in ran.err
+
+
 def other_kind(name: str, times: float = 3.0) -> Record:
     """Return a record with power readings, as a device that is ``times`` times as slow would make it."""
     made = load_record(record_path("nvidia-h200/kinds/hf-gpt2-bf16.json"))

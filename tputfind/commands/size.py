@@ -21,6 +21,7 @@ from tputfind.report.progress import show_progress
 from tputfind.report.views import size
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
+from tputfind.units import shorten_text
 
 _AFTER_S: Final = 2.0
 """Seconds after which progress is shown."""
@@ -85,7 +86,8 @@ def main(given: Given, *, show_traceback: bool) -> int:
         code = code or error.exit_code
     for plan in found.plans if prices else ():
         if plan.price is None:
-            say(BadRequest(f"--price has none of {plan.device_name}"), show_traceback=show_traceback)
+            named = f"it names {shorten_text(', '.join(price.device for price in prices))}"
+            say(BadRequest(f"--price has none of {plan.device_name}", named), show_traceback=show_traceback)
     return code
 
 
