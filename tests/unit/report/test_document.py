@@ -158,8 +158,20 @@ def test_page_nests_its_headings_and_escapes_names():
 def test_untitled_table_region_is_named_by_title_and_first_heading():
     page = render_html(forecast.document(FORECASTS)).decode()
 
-    assert 'aria-label="resnet50 fp32 nchw: forecast, not measured, memory"' in page
+    assert 'aria-label="resnet50 fp32 nchw: forecast, not measured, device memory"' in page
     assert "<caption>" not in page
+
+
+@pytest.mark.parametrize(
+    ("largest_batch", "error", "cells"),
+    [(100, 0.03, ["100", "3 %", "97"]), (1, 0.2, ["1", "20 %", "1"]), (0, 0.2, ["none fits", "", ""])],
+)
+def test_forecast_names_a_batch_to_start_with(largest_batch, error, cells):
+    card = replace(FORECASTS.cards[0], largest_batch=largest_batch, error=error)
+    made = render_markdown(forecast.document(replace(FORECASTS, cards=(card,)))).decode()
+
+    row = next(line for line in made.splitlines() if "GiB" in line)
+    assert [cell.strip() for cell in row.strip("|").split("|")][1:] == cells
 
 
 def test_page_has_row_headings_under_a_first_column_without_name():

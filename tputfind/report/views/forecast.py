@@ -35,7 +35,7 @@ def document(found: Forecasts) -> Document:
     words = (spec.model, *training, spec.dtype, spec.layout)
     checkpoint = "; activations computed twice" if spec.grad_checkpoint else ""
     times = f"; {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
-    columns = map(Column, ("memory", "largest batch, forecast", "give or take"))
+    columns = map(Column, ("device memory", "largest batch, forecast", "give or take", "start with"))
     error = _FROM_TRIALS if found.device_name is not None else _ON_FAKE[spec.phase]
     return Document(
         title=f"{' '.join(words)}{checkpoint}{times}: forecast, not measured",
@@ -54,13 +54,12 @@ def _optimizer(found: Forecasts) -> str:
     return "own optimizers" if found.own_optimizers else found.spec.optimizer or "sgd"
 
 
-def _row(card: CardForecast) -> tuple[Cell, Cell, Cell]:
-    is_known = card.largest_batch not in _WORDS
-    return (
-        Cell(format_bytes(card.memory_bytes), card.memory_bytes),
-        _batch(card.largest_batch),
-        Cell(format_share(card.error), card.error) if is_known else Cell(),
-    )
+def _row(card: CardForecast) -> tuple[Cell, ...]:
+    memory = Cell(format_bytes(card.memory_bytes), card.memory_bytes), _batch(card.largest_batch)
+    if card.largest_batch in _WORDS:
+        return (*memory, Cell(), Cell())
+    lower_end = max(1, int((1 - card.error) * card.largest_batch))
+    return (*memory, Cell(format_share(card.error), card.error), count(lower_end))
 
 
 def _batch(largest_batch: int) -> Cell:
