@@ -263,7 +263,7 @@ def test_throttled_row_is_kept_and_flagged_with_its_reason():
     (notice,) = [notice for notice in notices.of(record) if notice.kind == "throttled"]
     (cells,) = frame([record]).to_dict("records")
 
-    assert notice.seen == "clocks were held down up to 40% of the time at batch 4, 1700 of 1980 MHz (-14%)"
+    assert notice.seen == "clocks were reduced up to 40% of the time at batch 4, 1700 of 1980 MHz (-14%)"
     assert notice.cause == "power limit"
     assert (cells["throttled"], cells["throttle_reasons"]) == (True, "power_cap")
     assert cells["samples_per_s"] > 0
@@ -278,7 +278,7 @@ def test_unknown_throttle_reason_is_shown_by_its_name():
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [
-        ("power_cap", "another limit gives other rates"),
+        ("power_cap", "deploy under the same limit"),
         ("software_thermal", "cool it better"),
         ("hardware_slowdown", "cool it better"),
     ],

@@ -173,9 +173,9 @@ def _health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         held = _describe_throttling(batches(rows), [found for _, found in slowed], brief=len(reasons) > 1)
         yield Notice(
             kind="throttled",
-            seen=f"clocks were held down {held}",
+            seen=f"clocks were reduced {held}",
             cause=" and ".join(REASONS.get(name, name) for name in reasons),
-            advice="cool it better" if hot else "another limit gives other rates",
+            advice="cool it better" if hot else "deploy under the same limit",
             batch_sizes=sizes(rows),
         )
 
