@@ -45,10 +45,10 @@ def notices(
         low, high = sorted(PRESETS.values())
         yield Notice(
             kind="no_overhead",
-            seen="the figures have no overhead of the server and its host",
-            cause=f"{' and '.join(PRESETS)}, as measured, add {low.per_batch_ms:.2g} ms a batch and "
-            f"{low.per_request_ms:.2g} to {high.per_request_ms:.2g} ms a request, which can take many more devices",
-            advice=f"give --overhead {' or '.join(PRESETS)}, or such as 0.5ms+0.05ms; --observed finds it in logs",
+            seen=f"the server's time is missing, such as {low.per_batch_ms:.2g} ms a batch and "
+            f"{low.per_request_ms:.2g} to {high.per_request_ms:.2g} ms a request",
+            cause="records time the model alone",
+            advice="give --overhead or --observed",
         )
     factor = demand.rate_per_s / (demand.recorded_per_s or demand.rate_per_s)
     if not 1 / _PLAYED <= factor <= _PLAYED:
@@ -63,18 +63,17 @@ def notices(
     if high_ms < inf and max(high_ms / tail_ms, tail_ms / low_ms) > _KNOWN:
         yield Notice(
             kind="wide_percentile",
-            seen=f"p{demand.percentile:g} is {format_figure(tail_ms)} ms in the simulation, and lies between "
-            f"{format_figure(low_ms)} and {format_figure(high_ms)} ms",
-            cause="long queues are rare, and last; the nearer the utilization to 100 %, the longer",
-            advice="rely on the fraction in time; --max-utilization 90% makes the percentile known better",
+            seen=f"p{demand.percentile:g} lies between {format_figure(low_ms)} and {format_figure(high_ms)} ms",
+            cause="long queues are rare near 100 % utilization",
+            advice="rely on the fraction in time or --max-utilization 90%",
         )
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):
         yield Notice(
             kind="no_small_batches",
-            seen=f"no batch below {smallest} was measured, and smaller ones are assumed to take as long",
-            cause="few requests wait at a time unless devices are busy",
+            seen=f"batches below {smallest} are assumed to take as long as one of {smallest}",
+            cause="they were not measured",
             advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
         )
     needed = max(samples_for_percentile(demand.percentile), FEWEST_SAMPLES)
@@ -85,8 +84,9 @@ def notices(
         sizes = format_sizes(few) if len(few) <= _LISTED else f"{min(few)} to {max(few)}"
         yield Notice(
             kind="few_latency_samples",
-            seen=f"p{demand.percentile:g} takes {needed} latencies; batches of {sizes} have fewer",
-            cause="their slowest are not known" + f"; with fewer than {FEWEST_SAMPLES} they are left out" * is_left_out,
+            seen=f"the slowest batches of {sizes} may be missing",
+            cause=f"p{demand.percentile:g} takes {needed} latencies"
+            + f"; under {FEWEST_SAMPLES}, a size is left out" * is_left_out,
             advice="measure with --thorough or more --batches",
         )
     used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
@@ -95,8 +95,8 @@ def notices(
     if demand.devices is None and all(len(row.timings) == 1 for row in record.rows if row.failure is None):
         yield Notice(
             kind="one_process",
-            seen="each batch size was timed in one process",
-            cause="how processes differ is not known, nor in the range of devices",
+            seen="the range of devices leaves out how processes differ",
+            cause="each batch size was timed in one process",
             advice="measure with --processes 3 or more",
         )
     if record.finished is None:
@@ -104,29 +104,29 @@ def notices(
             kind="interrupted",
             seen="the record was cut short",
             cause="the run that made it was interrupted",
-            advice="tputfind --resume goes on with it",
+            advice="finish it with tputfind --resume",
         )
     if outcome.batch_cap not in measured:
         yield Notice(
             kind="interpolated_cap",
-            seen=f"the maximum batch size, {outcome.batch_cap}, was not measured",
-            cause="its times are interpolated between the measured sizes around it",
+            seen=f"the times of the maximum batch size, {outcome.batch_cap}, are interpolated",
+            cause="it was not measured",
             advice=f"measure it: --batch-sizes {outcome.batch_cap}",
         )
     if outcome.batch_cap == largest:
         yield Notice(
             kind="largest_measured",
-            seen=f"the maximum batch size is {outcome.batch_cap}, the largest with {FEWEST_SAMPLES} latencies or more",
-            cause="a larger one may need fewer devices",
+            seen=f"a larger maximum batch size than {outcome.batch_cap} may need fewer devices",
+            cause=f"it is the largest with {FEWEST_SAMPLES} latencies or more",
             advice="measure larger batches",
         )
     limit = demand.most_ongoing
     if limit is not None:
         yield Notice(
             kind="few_ongoing",
-            seen=f"a replica has no more than {limit} requests at a time, and no larger batch",
-            cause="requests beyond max_ongoing_requests ask again after 25 ms and longer, which is not simulated",
-            advice=f"set max_ongoing_requests to {2 * outcome.batch_cap} or more, twice the batch: --max-ongoing",
+            seen=f"a replica takes {limit} requests at a time, and no larger batch",
+            cause="max_ongoing_requests is low",
+            advice=f"set it to {2 * outcome.batch_cap} or more: --max-ongoing",
         )
     if record.spec.transfer == "none" and record.environment.can.own_memory:
         yield Notice(
@@ -142,11 +142,11 @@ def _edge_notice(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
     late, longer_ms = 100 - demand.percentile, demand.network_ms + BESIDE * demand.target_ms
     more_late, fewer_late, longer = (None if number is None else number + demand.spare for number in edge)
     most = f"more than {2 * outcome.devices}" if fewer_late is None else f"{fewer_late}"
-    easier = f"--slo {longer_ms:.4g}ms takes {longer}; " if longer is not None and longer < outcome.devices else ""
+    is_easier = longer is not None and longer < outcome.devices
+    easier = f"accept --slo {longer_ms:.4g}ms ({longer} devices), or " if is_easier else ""
     return Notice(
         kind="on_edge",
         seen=f"p{100 - BESIDE * late:.4g} takes {more_late} devices, and p{100 - late / BESIDE:.4g} {most}",
-        cause="about as many requests are late as may be, and more devices hardly help those in slow batches"
-        + " or held by the delay" * (demand.server.held_ms > 0),
-        advice=f"{easier}measure with --thorough to know better how many batches are slow",
+        cause="slow" + " or delayed" * (demand.server.held_ms > 0) + " batches are late in any fleet",
+        advice=f"{easier}measure with --thorough",
     )
