@@ -111,6 +111,52 @@ MEANINGS: Final = {
     "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",
     "instances": "copies of the model that ran at once; batch sizes are those of each, throughput is that of all",
 }
+OTHER_FILES: Final = {
+    "plans": {
+        "slo_ms percentile batcher delay_ms routing burstiness network_ms spare max_utilization max_queue max_ongoing "
+        "overhead_per_batch_ms overhead_per_request_ms overhead_per_answer_ms samples_per_request solve": (
+            "the demand; `solve` names the answer, or is `nothing` if rate, SLO and devices were given"
+        ),
+        "devices devices_fewest devices_most batch_cap": "devices, their 90 % range, and the maximum batch size",
+        "verdict one_fewer_verdict one_fewer_fails one_fewer_ms_tail more_traffic_ms_tail": (
+            "`meets`, `misses` or `undecided`, and the percentile, also of one device fewer and at 20 % more traffic; "
+            "`fails` is whether fewer certainly miss"
+        ),
+        "rate_per_s samples_per_s goodput_per_s refused utilization busy mean_batch": (
+            "requests, samples, and requests in time; fraction refused; rate over that of full batches; fraction of "
+            "time computing; mean batch size"
+        ),
+        "latency_ms_p50 latency_ms_p95 latency_ms_p99 latency_ms_tail latency_ms_tail_low latency_ms_tail_high": (
+            "percentiles; `tail` is that of the target, with its 95 % interval"
+        ),
+        "devices_full_batches devices_naive devices_nexus devices_mean": (
+            "rules of thumb: throughput of full batches; batches as long as the target; half as long; mean latency"
+        ),
+        "cost_per_hour cost_per_million cost_per_million_samples currency mix mix_cost_per_hour mix_latency_ms_tail": (
+            "cost of all devices, of a million requests or samples; the cheapest mix of kinds, if cheaper"
+        ),
+        "computing_share computing_w power_w_low power_w_high kwh_per_million_low kwh_per_million_high "
+        "best_batch_by_energy best_batch_by_rate": (
+            "a device's fraction of time computing, and its power then; bounds of the fleet's power and of the energy "
+            "of a million samples; the best full batches of the record"
+        ),
+    },
+    "forecasts": {
+        "memory_gib largest_batch_forecast error_percent forecast_from batches_tried optimizer grad_checkpoint": (
+            "the device's memory, the largest batch, and its error either way; the device and batch sizes of the trials"
+        ),
+        "weights_gib gradients_gib optimizer_gib activations_gib overhead_gib": "memory of that batch at its peak",
+    },
+    "comparisons": {
+        "recipe old_batch new_batch old_per_s new_per_s old_share new_share": (
+            "batch sizes, throughputs, and their half-widths as fractions of them"
+        ),
+        "ratio low high verdict host_bound lost reason": (
+            "NEW over OLD, its 95 % interval, and the verdict; whether Python limits one, and NEW does not run; a remark"
+        ),
+    },
+}
+"""Columns of other CSV files and their meanings, by file."""
 TYPES: Final = {"string": "text", "Int64": "whole number", "Float64": "number", "boolean": "`True` or `False`"}
 
 
@@ -157,12 +203,23 @@ def columns_page() -> str:
         "# Columns of the CSV",
         "",
         "A row for each model, recipe and batch size. An unknown figure is an empty cell, never 0.",
-        "A failed row has its kind of failure in `status` and no figures. New columns are added at the end.",
-        "`python docs/generate.py` writes this page.",
+        "A failed row has its kind of failure in `status`. `python docs/generate.py` writes this page.",
         "",
         _table(
             ("column", "unit", "type", "meaning"),
             ((f"`{one.name}`", _unit(one.name), TYPES[one.kind], MEANINGS[one.name]) for one in columns),
+        ),
+        "",
+        "The CSV of plans has a row for each record, of forecasts for each memory, of comparisons for each batch size.",
+        "Columns with a name from above have that meaning; the others are:",
+        "",
+        _table(
+            ("file", "columns", "meaning"),
+            (
+                (file, ", ".join(f"`{name}`" for name in names.split()), meaning)
+                for file, meanings in OTHER_FILES.items()
+                for names, meaning in meanings.items()
+            ),
         ),
     ]
     return "\n".join(lines)

@@ -15,12 +15,19 @@ import yaml
 from click.testing import CliRunner
 from support import docs
 from support.folders import BENCHMARKS, RESULTS, ROOT, record_paths
+from support.records import FORECASTS, example
 
 import tputfind
 from tputfind import errors
+from tputfind.analysis.compare import compare
 from tputfind.commands import COMMANDS, main
 from tputfind.report.columns import COLUMNS
+from tputfind.report.outputs import forms
+from tputfind.report.views import compare as comparison
+from tputfind.report.views import forecast, size
 from tputfind.session.catalogue import stored_models
+from tputfind.sizing.planner.plan import answers
+from tputfind.sizing.planner.question import read_demand
 
 README = ROOT / "README.md"
 PICTURE = ROOT / "docs" / "images" / "throughput.svg"
@@ -289,6 +296,22 @@ def test_every_exit_code_is_on_its_page():
 
 def test_every_column_of_the_csv_has_a_meaning():
     assert list(docs.generator().MEANINGS) == [column.name for column in COLUMNS if column.in_csv]
+
+
+def test_every_column_of_other_files_has_a_meaning():
+    record = example()
+    documents = {
+        "plans": size.document(answers([record], read_demand({"rate": 10, "slo": "1s"}))),
+        "forecasts": forecast.document(FORECASTS),
+        "comparisons": comparison.document([compare(record, record)]),
+    }
+    above, others = docs.generator().MEANINGS, docs.generator().OTHER_FILES
+
+    for file, document in documents.items():
+        header = forms(document)["csv"]().decode().splitlines()[0].split(",")
+        explained = " ".join(others[file]).split()
+        assert sorted({*header} - {*explained} - {*above, "recipe"}) == []
+        assert sorted({*explained} - {*header}) == []
 
 
 def workflow() -> dict:
