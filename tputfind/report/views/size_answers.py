@@ -187,7 +187,7 @@ def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
     demand = plan.demand
     rate = f"{format_figure(demand.rate_per_s)} requests/s"
     if demand.solve == "rate":
-        yield "Highest rate", f"{rate} within the target; 2 % more may pass too"
+        yield "Highest rate", f"{rate} meet the target, found to 2 %"
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
