@@ -142,17 +142,17 @@ OTHER_FILES: Final = {
         ),
     },
     "forecasts": {
-        "memory_gib largest_batch_forecast error_percent forecast_from batches_tried optimizer grad_checkpoint": (
-            "the device's memory, the largest batch, and its error either way; the device and batch sizes of the trials"
+        "memory_gib largest_batch_forecast error_percent forecast_from batches_tried optimizer grad_checkpoint "
+        "weights_gib gradients_gib optimizer_gib activations_gib overhead_gib": (
+            "the device's memory, the largest batch, and its error either way; the device and batch sizes of the "
+            "trials; the memory of the largest batch at its peak"
         ),
-        "weights_gib gradients_gib optimizer_gib activations_gib overhead_gib": "memory of that batch at its peak",
     },
     "comparisons": {
-        "recipe old_batch new_batch old_per_s new_per_s old_share new_share": (
-            "batch sizes, throughputs, and their half-widths as fractions of them"
-        ),
-        "ratio low high verdict host_bound lost reason": (
-            "NEW over OLD, its 95 % interval, and the verdict; whether Python limits one, and NEW does not run; a remark"
+        "recipe old_batch new_batch old_per_s new_per_s old_share new_share ratio low high verdict "
+        "host_bound lost reason": (
+            "batch sizes, throughputs, their half-widths as fractions of them; NEW over OLD, its 95 % interval, and "
+            "the verdict; whether Python limits one, and NEW does not run; a remark"
         ),
     },
 }
@@ -210,8 +210,7 @@ def columns_page() -> str:
             ((f"`{one.name}`", _unit(one.name), TYPES[one.kind], MEANINGS[one.name]) for one in columns),
         ),
         "",
-        "The CSV of plans has a row for each record, of forecasts for each memory, of comparisons for each batch size.",
-        "Columns with a name from above have that meaning; the others are:",
+        "Other files, without the columns that they share with this table:",
         "",
         _table(
             ("file", "columns", "meaning"),
