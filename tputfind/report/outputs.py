@@ -42,6 +42,8 @@ _LOOKED_AT_BYTES: Final = 2**16
 _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
 """A string of JSON."""
 _TITLE: Final = r"\*\*[^\n]*\*\*\n\n"
+_ANSWER: Final = "(?:Devices|Verdict|Highest rate|Target)"
+"""The label of the first answer of a plan."""
 _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "csv": (
         r"model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,",
@@ -64,10 +66,10 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "md": (
         rf"{_TITLE}\| *batch *\| *samples/s *\|",
         rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
-        rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- Devices: [0-9])",
+        rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- {_ANSWER}: [0-9])",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
         rf"{_TITLE}\| *variant *\| *(?:of winner *\| *)?ratio *\|",
-        rf"{_TITLE}\| *memory *\| *largest batch, forecast *\|",
+        rf"{_TITLE}\| *device memory *\| *largest batch, forecast *\|",
     ),
     "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),
     "png": (rf"\x89PNG\r\n\x1a\n(?s:.{{0,200}})\0\0\0\x{len('Software ' + PLOT_MAKER):02x}tEXtSoftware\0{PLOT_MAKER}",),

@@ -11,7 +11,7 @@ from rich.console import Console
 from support.records import example, row
 
 from tputfind.record.record import Record
-from tputfind.report.outputs import forms
+from tputfind.report.outputs import forms, is_report
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of
@@ -202,3 +202,13 @@ def test_mosec_configuration_runs_with_one_worker_per_gpu_of_a_host(devices, rou
     gpus = [each["CUDA_VISIBLE_DEVICES"] for each in given.get("env", [{"CUDA_VISIBLE_DEVICES": "0"}])]
     assert gpus == [str(gpu) for gpu in range(num)]
     assert lines[-len(more) :] == more or not more
+
+
+@pytest.mark.parametrize("more", [{}, {"rate": 100}, {"slo": 80.0}, {"devices": None, "rate": 100, "slo": 80.0}])
+def test_markdown_of_any_question_is_recognised_as_a_report(tmp_path, more):
+    demand = {"rate": 1000, "slo": 50.0, "devices": 1} if not more else {"devices": 1, **more}
+    found = answers([record("Large")], read_demand(demand))
+    path = tmp_path / "plan.md"
+    path.write_bytes(forms(size.document(found))["md"]())
+
+    assert is_report(path, "md")
