@@ -153,6 +153,26 @@ def test_step_maker_is_called_for_every_batch_size(tmp_path, ask):
     assert "samples_by_word" in [notice.kind for notice in record.notices]
 
 
+@pytest.mark.parametrize(
+    ("make_batch", "samples", "seen"),
+    [
+        (lambda size: [(torch.ones(size, 9), torch.ones(size))] * 4, 1, "a batch of size 2 holds 8 samples in 4 parts"),
+        (lambda size: tuple({"ids": torch.ones(size, 9)} for _ in range(3)), 1, "holds 6 samples in 3 parts"),
+        (lambda size: [(torch.ones(size, 9), torch.ones(size))] * 4, 4, "samples/s count 8 samples a step"),
+        (lambda size: [(torch.ones(size, 9), torch.ones(size))], 1, ""),
+        (lambda size: (torch.ones(size, 9), torch.ones(size)), 1, ""),
+        (lambda size: ((torch.ones(size, 9), torch.ones(size)), torch.ones(size)), 1, ""),
+    ],
+)
+def test_micro_batches_without_samples_have_a_notice(make_batch, samples, seen):
+    made = tputfind.Step(lambda batch: None, make_batch, samples=samples)
+    spec = own_step(read_spec(f"{MODELS}/steps.py:pair", {"batch_sizes": "2,4"}))
+    notices = list(OwnStep(spec, CPU, made=made).caveats())
+
+    assert len(notices) == bool(seen)
+    assert all(seen in notice.seen for notice in notices)
+
+
 def test_loader_as_batch_counts_samples_given_by_its_step(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/steps.py:loader_with_samples", *ONE)
 

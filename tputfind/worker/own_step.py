@@ -47,13 +47,14 @@ class _Seen(NamedTuple):
     """Findings from small batches.
 
     ``split`` locates the samples, ``shape`` is the shape of one sample. ``grows`` says whether a batch grows with the
-    batch size, ``shows_samples`` whether a tensor has one row per sample.
+    batch size, ``shows_samples`` whether a tensor has one row per sample. ``parts`` counts its micro-batches.
     """
 
     split: Split
     shape: str
     grows: bool
     shows_samples: bool
+    parts: int = 1
 
 
 class OwnStep:
@@ -178,7 +179,14 @@ class OwnStep:
                 kind="samples_by_word",
                 seen="samples counted by the step",
                 cause="no tensor of its batch has one row a sample",
-                advice="make sure that it takes as many as the batch size",
+                advice="if a step takes more than the batch size, return a tputfind.Step with samples=",
+            )
+        elif (parts := self._findings.parts) > 1 and self._step.samples == 1:
+            yield Notice(
+                kind="samples_by_word",
+                seen=f"a batch of size {size} holds {parts * size} samples in {parts} parts",
+                cause="samples/s count one part",
+                advice=f"if a step takes all, write samples={parts} in its tputfind.Step",
             )
         if self._keeps_graph:
             yield Notice(
@@ -278,7 +286,9 @@ class OwnStep:
         split = split_of(calls, sizes)
         grows = divides(split) or outline(calls[0]) != outline(calls[1])
         shape = "+".join(sample_shapes(calls, split)) or type(calls[0][0][0]).__name__
-        return _Seen(split, shape, grows=grows, shows_samples=shows_samples(calls[0], split))
+        made = [args[0] for args, _ in calls]
+        parts = _micro_batches(made[0], split_of(made, sizes))
+        return _Seen(split, shape, grows=grows, shows_samples=shows_samples(calls[0], split), parts=parts)
 
     def _make_call(self, batch_size: int, draw: int = 0) -> Call:
         """Return the batch of a batch size as arguments of the step; a draw always has the same random numbers."""
@@ -305,6 +315,13 @@ def _keeps_graph(output: object) -> bool:
     except RuntimeError:  # the step has run it, which freed the graph
         return False
     return True
+
+
+def _micro_batches(batch: object, split: Split) -> int:
+    """Return the number of containers alike with samples in a batch; 1 if its parts are tensors, or differ."""
+    parts = list(split.values()) if isinstance(batch, (list, tuple)) and isinstance(split, dict) else []
+    alike = all(isinstance(part, dict) and divides(part) and part == parts[0] for part in parts)
+    return max(len(parts), 1) if alike else 1
 
 
 def tensor_bytes() -> int:
