@@ -221,7 +221,7 @@ def test_default_latency_limit_is_reported_only_if_it_ended_the_search():
         edge = replace(example().edge, limited_by=limited_by)
         return replace(example(), edge=edge, spec=replace(example().spec, max_latency_ms=limit))
 
-    assert "at batch 6," in told(record("latency", "auto"), "default_latency_limit").seen
+    assert "batches from 6 on," in told(record("latency", "auto"), "default_latency_limit").seen
     assert told(record("memory", "auto"), "default_latency_limit") is None
     assert told(record("latency", 500.0), "default_latency_limit") is None
     assert told(replace(example(), edge=None), "default_latency_limit") is None
@@ -516,6 +516,18 @@ def test_rows_left_out_by_a_budget_are_listed():
     assert longer.cause == "--budget 90s was over"
     assert (missing.seen, missing.batch_sizes) == ("batch 2, 4 not timed", ())
     assert searching.seen == "the search stopped at batch 5; batch 4 not timed; batch 2 timed briefly"
+
+
+def test_search_stopped_by_a_budget_names_one_end():
+    slow = Trial(batch_size=45, step_ms=1400.0)  # it fits, but exceeds the latency limit
+    edge = replace(example().edge, largest_batch=23, fails_at=34, limited_by="latency", closed=False)
+    spec = {"max_latency_ms": "auto"}
+    found = {"edge": edge, "safe": None, "trials": (*example().trials, slow)}
+
+    assert under_budget(1, 2, 4, 8, 16, spec=spec, **found).seen == "the search stopped at batch 23"
+    limit = told(replace(example(), spec=replace(example().spec, **spec), **found), "default_latency_limit")
+    assert limit.seen.startswith("batches from 34 on")
+    assert "stopped" not in limit.seen
 
 
 def test_named_batch_sizes_left_out_by_a_budget_are_listed():

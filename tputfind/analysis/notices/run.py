@@ -29,9 +29,9 @@ def _search_notices(record: Record) -> Iterator[Notice]:
     if edge is not None and edge.limited_by == "latency" and record.spec.max_latency_ms == "auto":
         yield Notice(
             kind="default_latency_limit",
-            seen=f"the search stopped at batch {edge.fails_at}, where a step takes over 1 s, not at the end of memory",
+            seen=f"batches from {edge.fails_at} on, whose steps take over 1 s, are left out of the search",
             cause="the CPU's default",
-            advice="--max-latency none goes on",
+            advice="--max-latency none searches to the end of memory",
         )
     yield from _non_monotonic_notices(record)
     yield from _fragmentation_notices(record)
@@ -112,7 +112,7 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
     lacking = [size for size in asked if size not in timed]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
     left_out = [
-        *([] if searched else [f"the search stopped at batch {passed}"]),
+        *([] if searched else [f"the search stopped at batch {largest}"]),
         *([f"{few(lacking)} not timed"] if lacking else []),
         *([f"{few(early)} timed briefly"] if early else []),
     ]
