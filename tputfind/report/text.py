@@ -31,6 +31,7 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
 _MARKS: Final[dict[answers.Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "step": "Run with"}
 """The label of the first answer."""
+_ONLY: Final = "the only one timed"
 
 
 def title(record: Record) -> str:
@@ -197,7 +198,7 @@ def _deploy(record: Record, best: Row) -> str:
     doubt = doubt_of(record, (row, best))
     figures = [
         f"{doubt}batch {row.batch_size}: {answers.format_rate(record, row)} samples/s",
-        *(["the fastest"] if row is best else []),
+        *([_ONLY if _is_only_row(record) else "the fastest"] if row is best else []),
         *([] if latency_ms is None else [f"p{percent:g} {answers.format_latency(record, row, latency_ms)} ms{limit}"]),
         *([] if peak is None else [format_bytes(peak)]),
     ]
@@ -211,6 +212,11 @@ def _deploy(record: Record, best: Row) -> str:
         f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
     )
     return f"{', '.join(figures)}; {beside}{left_out}"
+
+
+def _is_only_row(record: Record) -> bool:
+    """Whether a single batch size was timed, so that none is known to be the fastest."""
+    return sum(row.samples_per_s is not None for row in record.rows) == 1
 
 
 def _effective(record: Record) -> str:
@@ -324,9 +330,9 @@ def _row_text(record: Record, row: Row | None) -> str:
     if row is None or row.samples_per_s is None:
         return "nothing was timed"
     width = answers.scatter([row])
-    return f"{row.batch_size}, {answers.format_rate(record, row)} samples/s" + (
-        f", known to within {width:.0%}" if width > answers.PROVISIONAL_SHARE else ""
-    )
+    known = f", known to within {width:.0%}" if width > answers.PROVISIONAL_SHARE else ""
+    only = f", {_ONLY}" if _is_only_row(record) else ""
+    return f"{row.batch_size}, {answers.format_rate(record, row)} samples/s{only}{known}"
 
 
 def seconds_spent(record: Record) -> dict[str, float]:

@@ -66,6 +66,16 @@ def test_batch_to_deploy_is_not_known_if_rates_scatter_by_half():
     )
 
 
+def test_lone_timed_batch_is_not_called_the_fastest():
+    both = measured(QUIET)
+    lone = replace(both, rows=both.rows[1:])
+
+    assert "the fastest" in deploy(replace(both, spec=replace(both.spec, slo_ms=100.0)))
+    assert "the fastest" not in deploy(lone)
+    assert "samples/s, the only one timed, " in deploy(lone)
+    assert dict(text.summary(lone))["Fastest batch"].endswith(" samples/s, the only one timed")
+
+
 def test_cut_short_run_is_provisional_and_has_no_intervals():
     cut, whole = measured(QUIET[:1]), measured(QUIET)
 
