@@ -485,11 +485,15 @@ def own_step(spec: Spec) -> Spec:
         BadRequest: options would change a model.
     """
     if refused := refused_by_step(spec):
+        accumulates = {"--accumulate", "--effective-batch"}.intersection(refused)
         raise BadRequest(
             f"{spec.model} is a step of its own, which is run as it is: leave {', '.join(refused)} out",
-            "its own code sets the computation, the dtype and the inputs",
+            _COUNT_STEPS if accumulates else "its own code sets the computation, the dtype and the inputs",
         )
     return msgspec.structs.replace(spec, phase="step", dtype="own", grad_mode="enabled")
+
+
+_COUNT_STEPS: Final = "measure one for each number of micro-batches, and compare them"
 
 
 def refused_by_step(spec: Spec) -> list[str]:
@@ -562,10 +566,8 @@ def _conflicts(spec: Spec) -> Iterator[str]:
         yield "--optimizer and --grad-checkpoint are for --phase train"
     if spec.phase == "infer" and spec.clip is not None:
         yield "--clip is for --phase train"
-    if spec.phase == "infer" and spec.accumulate > 1:
-        yield "--accumulate is for --phase train"
-    if spec.phase == "infer" and spec.effective_batch is not None:
-        yield "--effective-batch is for --phase train"
+    if spec.phase == "infer" and (spec.accumulate > 1 or spec.effective_batch is not None):
+        yield f"--accumulate and --effective-batch are for --phase train (a step of your own: {_COUNT_STEPS})"
     if spec.phase == "train" and spec.dtype == "fp16":
         yield "--phase train in pure fp16 comes to NaN: --dtype amp-fp16, amp-bf16 or bf16 train"
     if spec.phase == "train" and spec.dtype in QUANTIZED:

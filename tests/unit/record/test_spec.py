@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tputfind.declaration import readers_of
 from tputfind.errors import BadRequest
-from tputfind.record.spec import Spec, read_spec
+from tputfind.record.spec import Spec, own_step, read_spec
 
 READERS = sorted(readers_of(Spec))
 
@@ -33,6 +33,16 @@ def test_headroom_is_a_share_or_bytes_and_a_timeout_is_in_seconds():
     assert read_spec("m", {"headroom": "5%"}) == read_spec("m", {"headroom": 0.05})
     assert read_spec("m", {"headroom": "2GiB"}) == read_spec("m", {"headroom": 2**31})
     assert read_spec("m", {"trial_timeout": "1.5min"}) == read_spec("m", {"trial_timeout": 90})
+
+
+@pytest.mark.parametrize("option", ["accumulate", "effective_batch"])
+def test_accumulation_of_a_step_names_what_to_measure_instead(option):
+    instead = "measure one for each number of micro-batches"
+    with pytest.raises(BadRequest, match=instead):
+        read_spec("mypkg.train:step", {option: 256})
+    with pytest.raises(BadRequest, match=f"leave --phase, --{option.replace('_', '-')} out") as refused:
+        own_step(read_spec("mypkg.train:step", {option: 256, "phase": "train"}))
+    assert instead in refused.value.hint
 
 
 def test_a_budget_is_a_duration_or_seconds():
