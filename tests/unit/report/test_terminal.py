@@ -18,7 +18,8 @@ from tputfind.analysis import notices
 from tputfind.record import files
 from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row, Trial
 from tputfind.report import text
-from tputfind.report.renderers.terminal import broken, print_document
+from tputfind.report.document import Column, table
+from tputfind.report.renderers.terminal import broken, fit_table, print_document
 from tputfind.report.views.records import tracebacks
 
 RECORDS = [path for path in record_paths("**/*.json") if path.parent.name in ("default", "kinds", "recipes", "serving")]
@@ -140,6 +141,13 @@ def test_memory_is_in_gib_from_one_on():
 def test_a_line_is_broken_between_words_and_not_before_a_unit():
     assert broken("it took 12 s and 3.5 GiB in all", 20) == ["it took 12 s and", "3.5 GiB in all"]
     assert broken("x" * 50, 20) == ["x" * 50]
+
+
+def test_heading_of_a_narrow_table_is_broken_between_words_only():
+    columns = Column("variant", "text"), Column("of winner"), Column("samples/s")
+    narrow = fit_table(table(columns, [("eager", "1.000", "100")]), Console(width=22))
+
+    assert [column.header for column in narrow.columns] == ["variant", "of\nwinner", "samples/s"]
 
 
 def test_tracebacks_of_records_are_printed_once_each_with_their_batches():

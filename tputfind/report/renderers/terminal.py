@@ -198,7 +198,7 @@ def _fit(grid: Grid, console: Console) -> bool:
     for gap, heading in _STYLES:
         grid.padding = (0, gap - 1, 0, 0)
         for column in grid.columns:
-            column.header = textwrap.fill(str(column.header), heading)
+            column.header = textwrap.fill(str(column.header), heading, break_long_words=False)
         if _width_of(grid, console) <= console.width:
             return True
     return False
