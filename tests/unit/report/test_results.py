@@ -15,11 +15,13 @@ from support.records import FORECASTS, can_of, example
 from support.shown import csv_of, frame
 
 import tputfind
+from tputfind.analysis.answers import fastest_within_slo
+from tputfind.analysis.race import Contender
 from tputfind.commands import report
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record import files
 from tputfind.record.record import Edge, LimitedBy, Records
-from tputfind.report.document import Charts
+from tputfind.report.document import Answers, Charts
 from tputfind.report.views import tune
 
 pytestmark = pytest.mark.usefixtures("plots_drawn_once")
@@ -154,6 +156,51 @@ def test_plot_of_race_shows_timings_and_is_absent_without():
     empty = replace(race, record=None, timed=(), contenders=untimed)
     drawn, blank = (tune.document(one).sections for one in (race, empty))
     assert [any(isinstance(one, Charts) for one in sections) for sections in (drawn, blank)] == [True, False]
+
+
+def test_race_without_a_round_shows_no_empty_columns():
+    race = MAKERS["race"]()
+    first, *others = race.contenders
+    untried = (Contender(spec=one.spec, outcome="untried", reason="takes 9 s") for one in others)
+    unraced = replace(race, contenders=(replace(first, of_winner=None), *untried), record=None)
+
+    def headings(race):
+        return [column.heading for column in tune.document(race).sections[0].columns]
+
+    measured = ["of winner", "ratio", "95 %", "against", "samples/s", "seconds"]
+    assert headings(race) == ["variant", *measured, "outcome"]
+    assert headings(unraced) == ["variant", "outcome"]
+
+
+def told(race):
+    return dict(next(one for one in tune.document(race).sections if isinstance(one, Answers)).lines)
+
+
+def test_race_takes_its_seconds_with_its_budget():
+    race = replace(MAKERS["race"](), seconds=31.0, budget_s=30.0, batch_size=8)
+
+    assert told(race)["Took"] == "31 s with a budget of 30 s, raced at batch 8"
+
+
+def test_winner_of_a_race_in_instances_has_the_batch_of_all():
+    race = MAKERS["race"]()
+    two = replace(race.winner, instances=2)
+    size = fastest_within_slo(race.record).batch_size
+
+    assert told(race)["Winner"].endswith(f" at batch {size}")
+    assert told(replace(race, winner=two))["Winner"].endswith(
+        f" at batch {2 * size}: 2 instances with {size} samples each"
+    )
+
+
+def test_undecided_winner_of_a_race_is_a_guess():
+    race = MAKERS["race"]()
+    (ahead,) = (one for one in race.contenders if one.spec == race.winner)
+    decided = tuple(replace(one, outcome="faster") if one is ahead else one for one in race.contenders)
+
+    assert ahead.outcome == "undecided"
+    assert told(race)["Winner"].startswith("none yet; best guess fp16 ")
+    assert told(replace(race, contenders=decided))["Winner"].startswith("fp16 ")
 
 
 @each_result

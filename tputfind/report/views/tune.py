@@ -29,6 +29,7 @@ from tputfind.report.document import (
     sections_of,
     table,
     whole,
+    without_blanks,
 )
 from tputfind.report.views.records import record_document
 from tputfind.units import format_about
@@ -93,12 +94,13 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     best = None if race.record is None else fastest_within_slo(race.record)
     rate = ""
     if best is not None and best.samples_per_s is not None:
-        each = f" in each of {race.winner.instances}" if race.winner.instances > 1 else ""
-        rate = f", {format_about(best.samples_per_s)} samples/s at batch {best.batch_size}{each}"
+        count = race.winner.instances
+        each = f": {count} instances with {best.batch_size} samples each" if count > 1 else ""
+        rate = f", {format_about(best.samples_per_s)} samples/s at batch {count * best.batch_size}{each}"
     over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
     late = f"; {over} before it was measured in full" if over else ""
-    guess = ", estimated to be the best" if race.winner in [one.spec for one in race.undecided] else ""
-    yield "Winner", f"{recipe_of(race.winner)}{guess}{rate}{late}"
+    guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
+    yield "Winner", f"{guess}{recipe_of(race.winner)}{rate}{late}"
     brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
     if brought:
         yield "Brought", f"{'; '.join(brought)}, in samples/{race.cost.unit} at {at}"
@@ -119,7 +121,7 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
         names = ", ".join(f"{recipe_of(one.spec)} ({one.reason})" for one in race.untried)
         yield "Untried", f"{names}: give it a longer --budget"
     parallel = f", on {race.devices} devices" if race.devices > 1 else ""
-    yield "Raced", f"{race.seconds:.0f} s of {race.budget_s:g} s, at {at}{parallel}"
+    yield "Took", f"{race.seconds:.0f} s with a budget of {race.budget_s:g} s, raced at {at}{parallel}"
 
 
 def _compiling(race: Race) -> str:
@@ -152,10 +154,10 @@ def _against(one: Contender) -> str:
 def _table(race: Race) -> Table:
     columns = (
         *(Column("variant", "text"), Column("of winner"), Column("ratio"), Column("95 %")),
-        *(Column("to", "text", drop=1), Column(f"samples/{race.cost.unit}"), Column("s", drop=2)),
+        *(Column("against", "text", drop=1), Column(f"samples/{race.cost.unit}"), Column("seconds", drop=2)),
         Column("outcome", "text"),
     )
-    return table(columns, [_row(one, race.contenders) for one in race.contenders])
+    return without_blanks(table(columns, [_row(one, race.contenders) for one in race.contenders]))
 
 
 def _row(one: Contender, all_of_them: Sequence[Contender]) -> tuple[str | Cell, ...]:
