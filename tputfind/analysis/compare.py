@@ -12,7 +12,7 @@ from tputfind.analysis import answers
 from tputfind.analysis.turns import FEWEST_ROUNDS, Scatter, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
-from tputfind.record.identity import name_of
+from tputfind.record.identity import has_images, name_of
 from tputfind.record.record import Failure, Record, Row, check_record, host_bound
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
@@ -172,7 +172,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
     rows = [*(_judge_pair(old, new, pair, tolerance, certain) for pair in pairs), *_beyond(old, new)]
     return Comparison(
         model=subject(new.spec),
-        recipe=name_of(new.spec),
+        recipe=name_of(new.spec, images=has_images(new.input_shape)),
         device_name=new.environment.device_name,
         old_started=old.started,
         new_started=new.started,
@@ -252,13 +252,17 @@ def compare_turns(
     tolerance: float,
     seconds: float,
     differs: tuple[str, ...] = (),
+    images: bool = True,
 ) -> Comparison:
-    """Return the comparison of two models or recipes that were timed in turn, a row for each batch size."""
+    """Return the comparison of two models or recipes that were timed in turn, a row for each batch size.
+
+    ``images`` says whether an input of either is an image: see ``name_of``.
+    """
     rows = tuple(judged_in_turn(one, tolerance, len(tried)) for one in tried)
     ran = [row for row in rows if row.ratio is not None]
     return Comparison(
         model=" and ".join(dict.fromkeys(map(subject, variants))),
-        recipe=" and ".join(dict.fromkeys(map(name_of, variants))),
+        recipe=" and ".join(dict.fromkeys(name_of(spec, images=images) for spec in variants)),
         device_name=device_name,
         old_started=started,
         new_started=started,

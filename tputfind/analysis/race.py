@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -92,6 +93,11 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
         return (self.contenders[0].spec,)
 
     @property
+    def recipe_of(self) -> Callable[[Spec], str]:
+        """The function that names a variant: without ``nchw`` if all have it, as without images."""
+        return partial(recipe_of, images=any(one.spec.layout != "nchw" for one in self.contenders))
+
+    @property
     def ties(self) -> list[Contender]:
         """The variants that may be faster than a leader within the noise, and are no simpler."""
         return [one for one in self.contenders if one.outcome == "not_faster" and one.may_be_faster]
@@ -177,6 +183,6 @@ def challengers(leader: Spec, levels: Levels, met: set[Spec]) -> Iterator[Spec]:
     yield from again
 
 
-def recipe_of(spec: Spec) -> str:
-    """Name a variant: its recipe, and its cores if it has only some."""
-    return " ".join([name_of(spec), *([spec.device] if ":" in spec.device else [])])
+def recipe_of(spec: Spec, *, images: bool = True) -> str:
+    """Name a variant: its recipe as in ``name_of``, and its cores if it has only some."""
+    return " ".join([name_of(spec, images=images), *([spec.device] if ":" in spec.device else [])])

@@ -11,9 +11,15 @@ from tputfind.record.record import Record
 from tputfind.record.spec import Spec, apply_findings
 
 
-def name_of(spec: Spec) -> str:
+def has_images(input_shape: str) -> bool:
+    """Return whether a part of a sample's shape is an image or a volume."""
+    return any(shape.count("x") in (2, 3) for shape in input_shape.split("+"))
+
+
+def name_of(spec: Spec, *, images: bool = True) -> str:
     """Name the recipe of a spec: ``fp16 nhwc compile``; ``own step`` for a step of the user's own.
 
+    Without ``images`` among the inputs, ``nchw`` is left out.
     On several devices it ends with ``ddp x2``, for several instances with ``instances=2``, and with a chosen allocator
     with ``allocator=native``.
     """
@@ -21,7 +27,8 @@ def name_of(spec: Spec) -> str:
     if spec.has_instances:
         ranks = [f"instances={spec.instances}"]
     allocator = [] if spec.allocator is None else [f"allocator={spec.allocator}"]
-    words = ["own step"] if spec.phase == "step" else [spec.dtype, spec.layout, spec.mode]
+    layout = [spec.layout] if images or spec.layout != "nchw" else []
+    words = ["own step"] if spec.phase == "step" else [spec.dtype, *layout, spec.mode]
     return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks, *allocator])
 
 

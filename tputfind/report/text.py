@@ -54,8 +54,7 @@ def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
     """Return the layout as a tuple; empty for a step, and for nchw if no input is an image or a volume."""
     if spec.phase == "step":
         return ()
-    images = any(shape.count("x") in (2, 3) for shape in input_shape.split("+"))
-    return (spec.layout,) if images or spec.layout != "nchw" else ()
+    return (spec.layout,) if identity.has_images(input_shape) or spec.layout != "nchw" else ()
 
 
 def device_of(record: Record) -> str:

@@ -14,6 +14,7 @@ from tputfind.analysis.compare import TOLERANCE, Comparison, checked_tolerance
 from tputfind.errors import BadRequest, OutOfTime
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection
+from tputfind.record.identity import has_images
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.runners.find import add_model_traceback, show_progress
@@ -151,6 +152,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         tolerance=asked.tolerance,
         seconds=monotonic() - begin_s,
         differs=tuple(_differing(*inspections)),
+        images=any(has_images(one.input_shape) for one in inspections),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
 from math import exp, inf, log
 from random import Random
 from time import monotonic
@@ -96,6 +97,7 @@ class Course:
         self._progress = progress
         self._clock = clock
         self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
+        self._recipe_of = partial(recipe_of, images=len(levels.get("layout", ())) > 1)
         self._comparisons = max(1, sum(len(values) - 1 for values in levels.values() if values))
         self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
         self._contenders = {plain: Contender(spec=plain, outcome="first")}
@@ -157,7 +159,7 @@ class Course:
             if rival is None:
                 return
             old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
-            self._progress.doing(f"{recipe_of(new)} beside {recipe_of(old)}", self._expected_s(rival))
+            self._progress.doing(f"{self._recipe_of(new)} beside {self._recipe_of(old)}", self._expected_s(rival))
             self._running[pool.submit(self._take_round, lane, old, new)] = _Round(lane, rival, old, new)
 
     def _next_in_time(self) -> Spec | None:
@@ -242,7 +244,9 @@ class Course:
         self._judge()
         judged = self._contenders[new]
         ratio = 0.0 if judged.judgement is None else judged.judgement.ratio
-        self._progress.did(f"{recipe_of(new)}: {ratio:.3f} times {recipe_of(old)}, {judged.outcome.replace('_', ' ')}")
+        self._progress.did(
+            f"{self._recipe_of(new)}: {ratio:.3f} times {self._recipe_of(old)}, {judged.outcome.replace('_', ' ')}"
+        )
 
     def _drop(self, spec: Spec, failure: Failure, batch_size: int, seconds: float) -> None:
         """Drop a variant that failed.

@@ -465,3 +465,10 @@ def _processes(rng, batch, between):
     for _ in range(3):
         mean = batch**0.8 * rng.gauss(1, between)
         yield [abs(mean * rng.gauss(1, 0.01)) for _ in range(20)]
+
+
+@pytest.mark.parametrize(("input_shape", "recipe"), [("3x224x224", "fp16 nchw eager"), ("128", "fp16 eager")])
+def test_comparison_names_the_plain_layout_of_images_only(input_shape, recipe):
+    record = replace(example(), input_shape=input_shape)
+
+    assert compare(record, record).recipe == recipe

@@ -2,6 +2,7 @@
 
 from random import Random
 from statistics import median
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -26,6 +27,7 @@ from tputfind.analysis.turns import (
 from tputfind.errors import TooNoisy
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
+from tputfind.report.views.compare import answers
 
 
 def until_certain(random, fail_slower=None, **noise):
@@ -186,15 +188,25 @@ def test_interval_by_pooled_scatter_holds_true_ratio():
     assert missed <= 2
 
 
-def in_turn(*tried):
-    """Return the comparison of two layouts that were timed in turn at some batch sizes."""
-    variants = Spec(model="resnet18"), Spec(model="resnet18", layout="nhwc")
-    return compare_turns(variants, "a CPU", "today", tried, tolerance=0.01, seconds=9.0)
+def in_turn(*tried, other=MappingProxyType({"layout": "nhwc"}), images=True):
+    """Return the comparison of two recipes, by default layouts, that were timed in turn at some batch sizes."""
+    variants = Spec(model="resnet18"), Spec(model="resnet18", **other)
+    return compare_turns(variants, "a CPU", "today", tried, tolerance=0.01, seconds=9.0, images=images)
 
 
 def at(batch_size, *, rounds=3, failed=None, **noise):
     turns = Turns(batch_sizes=(batch_size, 2 * batch_size), rounds=taken(Random(15), number=rounds, **noise))
     return Tried(turns, failed, None if failed is None else Failure(kind="out_of_memory", message="it is full"))
+
+
+@pytest.mark.parametrize(
+    ("images", "recipes"), [(True, ("fp32 nchw eager", "bf16 nchw eager")), (False, ("fp32 eager", "bf16 eager"))]
+)
+def test_comparison_in_turn_without_images_names_no_layout(images, recipes):
+    found = in_turn(at(8), other={"dtype": "bf16"}, images=images)
+
+    assert found.recipe == " and ".join(recipes)
+    assert "resnet18 {} and resnet18 {}, in turn".format(*recipes) in dict(answers(found))["OLD and NEW"]
 
 
 def test_comparison_in_turn_judges_each_batch_and_the_fastest(tmp_path):

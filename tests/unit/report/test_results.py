@@ -176,6 +176,19 @@ def told(race):
     return dict(next(one for one in tune.document(race).sections if isinstance(one, Answers)).lines)
 
 
+def test_race_of_one_layout_does_not_name_it():
+    race = MAKERS["race"]()
+    kept = [one for one in race.contenders if one.spec.layout == "nchw"]
+    plain = replace(kept[0], spec=replace(kept[0].spec, mode="compile"), outcome="faster", against=kept[0].spec)
+
+    def named(*contenders):
+        raced = replace(race, contenders=contenders, winner=kept[0].spec, record=None)
+        return [row[0].text for row in tune.document(raced).sections[0].rows]
+
+    assert named(kept[0], plain) == ["fp16 eager", "fp16 compile"]
+    assert named(kept[0], race.contenders[1]) == ["fp16 nchw eager", "fp16 nhwc eager"]
+
+
 def test_race_takes_its_seconds_with_its_budget():
     race = replace(MAKERS["race"](), seconds=31.0, budget_s=30.0, batch_size=8)
 

@@ -1,14 +1,13 @@
 """The plots of records: their numbers and their words. Pure functions of records."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import starmap
 from math import ceil
 from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import Best, answers, format_latency, format_rate, health, known_interval, peak_bytes
-from tputfind.analysis.race import Race, pareto_front, recipe_of, speeds
+from tputfind.analysis.race import Race, pareto_front, speeds
 from tputfind.analysis.turns import Speed
 from tputfind.record.record import Health, Record, Row, Trial
 from tputfind.record.spec import Spec
@@ -177,14 +176,20 @@ def pareto(race: Race, about: str) -> Chart:
         ("others", "fitted", [one for one in known if one not in front]),
     )
     series = [
-        Series(name=name, number=0, look=look, points=tuple(starmap(_speed_point, part))) for name, look, part in parts
+        Series(
+            name=name,
+            number=0,
+            look=look,
+            points=tuple(_speed_point(race.recipe_of(spec), speed) for spec, speed in part),
+        )
+        for name, look, part in parts
     ]
     words = "Each point is a batch size of a variant; those that no other exceeds in both are joined."
     return _tradeoff(about, [one for one in series if one.points], 50, words)
 
 
-def _speed_point(spec: Spec, speed: Speed) -> Point:
-    text = f"{recipe_of(spec)}, batch {speed.batch_size}, {format_about(speed.samples_per_s)} samples/s"
+def _speed_point(recipe: str, speed: Speed) -> Point:
+    text = f"{recipe}, batch {speed.batch_size}, {format_about(speed.samples_per_s)} samples/s"
     return Point(x=speed.latency_ms, y=speed.samples_per_s, text=text)
 
 

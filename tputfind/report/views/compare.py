@@ -80,7 +80,8 @@ def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
     if comparison.old_largest and comparison.new_largest:
         yield "Largest batch", f"{comparison.old_largest} and {comparison.new_largest}"
     if comparison.variants:
-        old, new = (f"{spec.model} {name_of(spec)}" for spec in comparison.variants)
+        images = "nchw" in comparison.recipe.split()
+        old, new = (f"{spec.model} {name_of(spec, images=images)}" for spec in comparison.variants)
         rounds = sum(len(one.rounds) for one in comparison.turns)
         taken = f"{rounds} round{'s' * (rounds > 1)} of fresh processes, {comparison.seconds:.0f} s"
         yield "OLD and NEW", f"{old} and {new}, in turn: {taken}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -73,7 +73,7 @@ def _pareto(race: Race) -> list[Table]:
     """Return the table of the Pareto front; empty if a single batch size of a variant is on it."""
     columns = Column("variant", "text", shrinks=True), Column("batch"), Column("samples/s"), Column("p50 ms")
     rows = [
-        (recipe_of(spec), count(one.batch_size), _about(one.samples_per_s), _about(one.latency_ms))
+        (race.recipe_of(spec), count(one.batch_size), _about(one.samples_per_s), _about(one.latency_ms))
         for spec, one in pareto_front(speeds(race))
     ]
     title = "No other variant or batch size is better in both throughput and latency"
@@ -100,25 +100,27 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
     late = f"; {over} before it was measured in full" if over else ""
     guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
-    yield "Winner", f"{guess}{recipe_of(race.winner)}{rate}{late}"
-    brought = [f"{_ratio(one)} times {_against(one)}" for one in race.contenders if one.outcome == "faster"]
+    yield "Winner", f"{guess}{race.recipe_of(race.winner)}{rate}{late}"
+    brought = [f"{_ratio(one)} times {_against(race, one)}" for one in race.contenders if one.outcome == "faster"]
     if brought:
         yield "Brought", f"{'; '.join(brought)}, in samples/{race.cost.unit} at {at}"
     if race.ties:
-        names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)})" for one in race.ties)
+        names = ", ".join(f"{race.recipe_of(one.spec)} ({_ratio(one)})" for one in race.ties)
         yield "Not told apart", f"{names}: the simpler one leads"
     if race.undecided:
-        names = ", ".join(f"{recipe_of(one.spec)} ({_ratio(one)} times {_against(one)})" for one in race.undecided)
+        names = ", ".join(
+            f"{race.recipe_of(one.spec)} ({_ratio(one)} times {_against(race, one)})" for one in race.undecided
+        )
         yield "Undecided", f"{names}: give it a longer --budget"
-    if quantized := [recipe_of(one.spec) for one in race.contenders if one.spec.dtype in QUANTIZED]:
+    if quantized := [race.recipe_of(one.spec) for one in race.contenders if one.spec.dtype in QUANTIZED]:
         yield "Quantised", f"{', '.join(quantized)}: if the accuracy suits, which is not judged here"
     if compiling := _compiling(race):
         yield "Compiling", compiling
     for one in race.contenders:
         if one.outcome == "failed":
-            yield "Failed", f"{recipe_of(one.spec)}: {one.reason}"
+            yield "Failed", f"{race.recipe_of(one.spec)}: {one.reason}"
     if race.untried:
-        names = ", ".join(f"{recipe_of(one.spec)} ({one.reason})" for one in race.untried)
+        names = ", ".join(f"{race.recipe_of(one.spec)} ({one.reason})" for one in race.untried)
         yield "Untried", f"{names}: give it a longer --budget"
     parallel = f", on {race.devices} devices" if race.devices > 1 else ""
     yield "Took", f"{race.seconds:.0f} s with a budget of {race.budget_s:g} s, raced at {at}{parallel}"
@@ -147,8 +149,8 @@ def _ratio(one: Contender) -> str:
     return f"{judgement.ratio:.3f}{known}"
 
 
-def _against(one: Contender) -> str:
-    return "" if one.against is None else recipe_of(one.against)
+def _against(race: Race, one: Contender) -> str:
+    return "" if one.against is None else race.recipe_of(one.against)
 
 
 def _table(race: Race) -> Table:
@@ -157,20 +159,20 @@ def _table(race: Race) -> Table:
         *(Column("against", "text", drop=1), Column(f"samples/{race.cost.unit}"), Column("seconds", drop=2)),
         Column("outcome", "text"),
     )
-    return without_blanks(table(columns, [_row(one, race.contenders) for one in race.contenders]))
+    return without_blanks(table(columns, [_row(race, one) for one in race.contenders]))
 
 
-def _row(one: Contender, all_of_them: Sequence[Contender]) -> tuple[str | Cell, ...]:
+def _row(race: Race, one: Contender) -> tuple[str | Cell, ...]:
     judged = one.judgement
-    met = [other.judgement.old_per_s for other in all_of_them if other.judgement and other.against == one.spec]
+    met = [other.judgement.old_per_s for other in race.contenders if other.judgement and other.against == one.spec]
     rate = judged.new_per_s if judged else next(iter(met), None)  # the first leader was only met
     ratio, low, high = (None, None, None) if judged is None else (judged.ratio, judged.low, judged.high)
     return (
-        recipe_of(one.spec),
+        race.recipe_of(one.spec),
         Cell() if one.of_winner is None else Cell(f"{one.of_winner:.3f}", one.of_winner),
         Cell() if ratio is None else Cell(f"{ratio:.3f}", ratio),
         Cell() if low is None else Cell(f"{low:.3f}-{high:.3f}", low),
-        _against(one),
+        _against(race, one),
         Cell() if rate is None else _about(rate),
         Cell(f"{one.seconds:.0f}", one.seconds) if one.seconds else Cell(),
         Cell(_WORDS[one.outcome], tone=_TONES.get(one.outcome, "")),
@@ -197,7 +199,7 @@ def _data(race: Race) -> Table:
             "recipe": recipe_of(one.spec),
             "batch_size": batch_of(one.spec, race.batch_size),
             "outcome": one.outcome,
-            "against": _against(one) or None,
+            "against": None if one.against is None else recipe_of(one.against),
             "ratio": one.judgement and one.judgement.ratio,
             "low": one.judgement and one.judgement.low,
             "high": one.judgement and one.judgement.high,
