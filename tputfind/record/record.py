@@ -311,7 +311,8 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     ``limited_by`` is the reason why ``fails_at`` failed; ``timeout`` if that trial gave no answer in time, or if there
     is no ``fails_at`` and a trial of a larger batch would take minutes; ``cut_short`` if no batch failed.
 
-    ``largest_batch`` is 0 if not even the smallest batch passed. ``fails_at`` is None if a cap ended the search.
+    ``largest_batch`` is 0 if not even the smallest batch passed. ``fails_at`` is None if ``--max-batch``, the ``cap``,
+    ended the search: it is ``closed``, though larger batches may fit.
     ``memory_limit_bytes`` is the limit it was found under, None if only the device's memory limited it.
     ``soaked_batches`` is how many more batches a process of its own ran at the answer. ``steady`` is False if other
     processes took or freed memory between all attempts, so that its two sides were not tried with the same free memory.
