@@ -21,7 +21,7 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
     "unsupported": "batch {at} has no kernel",
     "died": "the process died at batch {at}",
     "timeout": "batch {at}: {why}",
-    "latency": "batch {at} takes too long: --max-latency",
+    "latency": "limited by --max-latency: batch {at} {why}; --max-latency none searches to the end of memory",
     "cut_short": "the search was cut short",
     "wrong_output": "batch {at} computes wrong outputs",
     "error": "the model fails at batch {at}",
@@ -278,18 +278,19 @@ def _largest(record: Record) -> str:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
     proven = edge.largest_batch == 0 or record.row(edge.largest_batch) is not None
     untimed = "" if proven else "; not yet timed in full"
-    if edge.closed and edge.limited_by == "latency" and edge.fails_at is not None:
-        return _limited_by_latency(record, edge, edge.fails_at) + untimed
     if edge.limited_by == "timeout" and edge.fails_at is None:
         return f"at least {edge.largest_batch}: a trial of a larger one would take minutes{untimed}"
-    stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=_failure_reason(record, edge.fails_at))
+    reason = _step_time if edge.limited_by == "latency" else _failure_reason
+    stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=reason(record, edge.fails_at))
     return f"{_bracket(record, edge)}, {stopped_by}{untimed}"
 
 
 def _bracket(record: Record, edge: Edge) -> str:
-    """Return the largest batch, or its bounds if the search ended before it was found."""
+    """Return the largest batch, or its bounds if the search ended before it was found; "about" if it is not exact."""
     if edge.closed:
-        return _batch(edge)
+        apart = 0 if edge.fails_at is None else edge.fails_at - edge.largest_batch
+        is_rough = edge.limited_by == "latency" and apart > record.spec.granularity
+        return f"{'about ' if is_rough else ''}{_batch(edge)}"
     if edge.fails_at is None or edge.limited_by == "timeout":
         return f"at least {edge.largest_batch}"
     return f"between {edge.largest_batch} and {edge.fails_at - record.spec.granularity}"
@@ -302,16 +303,10 @@ def _failure_reason(record: Record, batch_size: int | None) -> str:
     return next((one.failure.plain for one in failed if one.failure is not None), "")
 
 
-def _limited_by_latency(record: Record, edge: Edge, fails_at: int) -> str:
-    """Return the largest batch of a search that ended by time, with advice; "about" marks a batch that is not exact.
-
-    A record of ``--max-latency none`` has no such edge.
-    """
-    about = "about " if fails_at - edge.largest_batch > record.spec.granularity else ""
-    taken = [trial.step_ms for trial in record.trials if trial.batch_size == fails_at and trial.step_ms is not None]
-    took = f"took {max(taken) / 1000:.3g} s" if taken else "took longer"
-    end = "--max-latency none searches to the end of memory"
-    return f"{about}{_batch(edge)}, limited by --max-latency: batch {fails_at} {took}; {end}"
+def _step_time(record: Record, batch_size: int | None) -> str:
+    """Return the longest step of the trials of a batch: ``took 1.37 s``, or ``took longer`` if the record lacks it."""
+    taken = [trial.step_ms for trial in record.trials if trial.batch_size == batch_size and trial.step_ms is not None]
+    return f"took {max(taken) / 1000:.3g} s" if taken else "took longer"
 
 
 def _batch(edge: Edge) -> str:

@@ -145,3 +145,5 @@ def test_largest_batch_limited_by_time_is_approximate_and_names_step_time():
     )
     beside = replace(record, edge=replace(edge, fails_at=1895))
     assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")
+    ended = replace(record, edge=replace(edge, closed=False))
+    assert largest(ended).startswith("between 1894 and 1977, limited by --max-latency: batch 1978 took 1.01 s")
