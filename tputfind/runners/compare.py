@@ -180,7 +180,7 @@ def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: P
         progress.doing(f"batch {row.batch_size}: both in turn, round {number}", until_s - monotonic())
         row.take_round(random)
         if (ratio := row.tried.turns.ratio(1, 0)) is not None:
-            progress.did(f"batch {row.batch_size}, round {number}: NEW is {ratio:.3f} times as fast as OLD")
+            progress.did(f"batch {row.batch_size}, round {number}: NEW is {ratio:.3f} times as fast so far")
 
 
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:

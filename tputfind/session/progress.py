@@ -44,7 +44,7 @@ def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:
 def timing(batch_size: int, number: int, rows_left: int) -> str:
     """Return the message for a timing process; for the first process of a row, it adds the number of rows left."""
     if number:
-        return f"timing batch {batch_size} again, process {number + 1}: answers may rest on it"
+        return f"timing batch {batch_size} again, process {number + 1}: this row may decide the answer"
     following = f", {rows_left} more to follow" if rows_left else ""
     return f"timing batch {batch_size}{following}"
 
@@ -55,7 +55,7 @@ def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if trial.failure is not None:
         return f"does not fit: {_summary(trial.failure)}"
     if obstacle == "latency":
-        return f"fits but takes {trial.step_ms:.0f} ms"
+        return f"fits but is too slow: {trial.step_ms:.0f} ms a step"
     return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"
 
 

@@ -44,7 +44,14 @@ def test_trial_question_names_batch_sizes_that_enclose_the_edge():
 def test_timing_line_names_remaining_rows_or_reason_for_another_process():
     assert progress.timing(2, 0, 3) == "timing batch 2, 3 more to follow"
     assert progress.timing(8, 0, 0) == "timing batch 8"
-    assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3: answers may rest on it"
+    assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3: this row may decide the answer"
+
+
+def test_verdict_on_a_batch_over_the_latency_limit_is_too_slow():
+    slow = Trial(batch_size=606, step_ms=1372.3)
+
+    assert progress.verdict(slow, "latency") == "fits but is too slow: 1372 ms a step"
+    assert progress.verdict(slow, None) == "fits"
 
 
 def test_estimate_of_rows_takes_the_seconds_that_their_processes_took():
