@@ -134,7 +134,7 @@ def test_repeated_inputs_are_noticed_and_recorded(tmp_path, ask):
     }
     (notice,) = [notice for notice in record.notices if notice.kind == "inputs_repeated"]
     assert notice.batch_sizes == (128, 200)
-    assert notice.seen.endswith("are 64 samples, repeated")
+    assert notice.seen == "batches above 64 repeat 64 samples"
     assert "--fresh-inputs" in notice.advice
 
 

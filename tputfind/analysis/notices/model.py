@@ -71,11 +71,10 @@ def model_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 def _repeat_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of batches that repeat the samples of a smaller batch from the user's input function."""
     taken: tuple[Trial | Row, ...] = (*record.trials, *timed)
-    repeated = [one.batch_size for one in taken if "inputs_repeated" in one.seen]
-    if repeated and record.spec.own_code:
+    if any("inputs_repeated" in one.seen for one in taken) and record.spec.own_code:
         yield Notice(
             kind="inputs_repeated",
-            seen=f"inputs from batch {min(repeated)} on are {record.spec.few_samples} samples, repeated",
+            seen=f"batches above {record.spec.few_samples} repeat {record.spec.few_samples} samples",
             cause="copies cost less than calls of the input function",
             advice="--fresh-inputs calls it for all",
             batch_sizes=sizes([row for row in timed if "inputs_repeated" in row.seen]),
