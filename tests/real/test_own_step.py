@@ -215,7 +215,7 @@ REFUSED = [
     ("steps.py:width", (), 2, "takes arguments (width): name a function without arguments that returns width(...)"),
     ("steps.py:coroutine", (), 2, "is a coroutine function, which returns no step"),
     ("steps.py:runs_a_coroutine", (), 2, "a step returned a coroutine, and ran nothing"),
-    ("steps.py:never_reads", (), 2, "never reads its batch size"),
+    ("steps.py:never_reads", (), 2, "since it has one parameter, and never reads its batch size"),
     ("steps.py:same_batch", (), 5, "its batch is of the same size at batch sizes 4 and 8"),
     ("steps.py:data_set_that_ends", ("--batch-sizes", "4,16"), 5, "its batch holds 9 samples at batch size 16"),
     ("steps.py:run_is_text", (), 2, "tputfind.Step: run is a str, not a function of a batch"),

@@ -59,7 +59,10 @@ def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | Non
             "write def instead of async def, and asyncio.run inside",
         )
     if _never_reads(function):
-        raise BadRequest(f"{spec.model} never reads its batch size", "make the step's batch of as many samples")
+        raise BadRequest(
+            f"{spec.model} is taken as a step, since it has one parameter, and never reads its batch size",
+            "make the step's batch of as many samples; a factory of a model has no parameter",
+        )
 
     def make(batch_size: int) -> object:
         step = maker(batch_size)
