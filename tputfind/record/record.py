@@ -274,6 +274,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         window_ms = sum(device_ms)
         return len(device_ms) * self.samples_per_step * 1000 / window_ms if window_ms > 0 else None
 
+    def __repr__(self) -> str:
+        """Return the batch size and the throughput or the failure, for a prompt and a notebook."""
+        rate = "" if self.samples_per_s is None else f", samples_per_s={self.samples_per_s:.6g}"
+        return f"Row(batch_size={self.batch_size}, status={self.status!r}{rate}, processes={len(self.timings)})"
+
 
 def merge_rows(row: Row, later: Row) -> Row:
     """Return a row with the results of a later process for the same batch size added; it fails if either failed."""

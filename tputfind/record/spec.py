@@ -83,7 +83,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True):
     below: Count = 2
 
 
-class Spec(msgspec.Struct, frozen=True, kw_only=True):
+class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """One model in one configuration, and how to measure it. Build it with ``read_spec``, which validates it.
 
     Shapes are those of one sample, without the batch axis. ``None`` means that the option was not given.

@@ -20,7 +20,7 @@ from tputfind.analysis.race import Contender
 from tputfind.commands import report
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record import files
-from tputfind.record.record import Edge, LimitedBy, Records
+from tputfind.record.record import Edge, LimitedBy, Records, Row
 from tputfind.report.document import Answers, Charts
 from tputfind.report.views import tune
 
@@ -174,6 +174,18 @@ def test_race_without_a_round_shows_no_empty_columns():
 
 def told(race):
     return dict(next(one for one in tune.document(race).sections if isinstance(one, Answers)).lines)
+
+
+def test_winner_and_its_row_have_a_short_repr():
+    race = MAKERS["race"]()
+    row = tputfind.to_deploy(race.record)
+
+    assert repr(race.winner).startswith("Spec(model='resnet50', ")
+    assert "mode='compile:freezing'" in repr(race.winner)
+    assert "max_batch" not in repr(race.winner)
+    assert repr(row).startswith(f"Row(batch_size={row.batch_size}, status='ok', samples_per_s=")
+    assert max(len(repr(race.winner)), len(repr(row))) < 200
+    assert repr(Row(batch_size=8)) == "Row(batch_size=8, status='ok', processes=0)"
 
 
 def test_race_of_one_layout_does_not_name_it():
