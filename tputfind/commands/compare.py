@@ -122,7 +122,7 @@ def _pairs(
     if len(olds) == len(news) == 1 and not any(place.is_dir() for place in both):
         pairs = [(olds[0], news[0])]
     else:
-        pairs = _match_records(_by_work(old, olds, notes), _by_work(new, news, notes), problems)
+        pairs = _match_records(_newest_of_each_work(old, olds, notes), _newest_of_each_work(new, news, notes), problems)
     if not pairs:
         raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
     for before, after in pairs:
@@ -169,7 +169,7 @@ class _Work(NamedTuple):
     rest: tuple[object, ...]
 
 
-def _by_work(place: str, read: Sequence[Record], notes: list[TputfindError]) -> dict[_Work, Record]:
+def _newest_of_each_work(place: str, read: Sequence[Record], notes: list[TputfindError]) -> dict[_Work, Record]:
     """Return the records of a place by their work, the newest finished one for each; note the records left out."""
     homes = [Path(record.spec.model).parent for record in read if record.spec.own_code]
     shared = os.path.commonpath(homes) if len({home.is_absolute() for home in homes}) == 1 else ""

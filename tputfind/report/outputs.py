@@ -68,7 +68,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
         rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
         rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- {_ANSWER}: [0-9])",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
-        rf"{_TITLE}\| *variant *\| *(?:of winner *\| *)?ratio *\|",
+        rf"{_TITLE}\| *variant *\| *(?:of winner|ratio|samples/s|outcome) *\|",
         rf"{_TITLE}\| *device memory *\| *largest batch, forecast *\|",
     ),
     "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),

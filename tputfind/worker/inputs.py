@@ -263,12 +263,12 @@ def is_same(one: object, other: object) -> bool:
     if outline(one) != outline(other):
         return False
     try:
-        return _saved(one) == _saved(other)
+        return _bytes_of(one) == _bytes_of(other)
     except Exception:  # the value's own code can raise anything
         return False
 
 
-def _saved(value: object) -> bytes:
+def _bytes_of(value: object) -> bytes:
     file = io.BytesIO()
     torch.save(value, file)
     return file.getvalue()

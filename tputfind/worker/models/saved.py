@@ -186,7 +186,7 @@ def _inputs_of(program: Any, path: Path) -> Call:
     Raises:
         BadRequest: no length is free, or several are and the first axes differ.
     """
-    wanted, free = _wanted(program), _free_lengths(program)
+    wanted, free = _traced_inputs(program), _free_lengths(program)
     examples, structure = tree_flatten(program.example_inputs)
     if not free:
         sizes = ", ".join("x".join(map(str, e.shape)) for e in examples if isinstance(e, torch.Tensor))
@@ -207,7 +207,7 @@ def _inputs_of(program: Any, path: Path) -> Call:
     return inputs
 
 
-def _wanted(program: Any) -> list[object]:
+def _traced_inputs(program: Any) -> list[object]:
     """Return the inputs of a program as they were traced, with free lengths."""
     placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     return [placeholders.get(name) for name in program.graph_signature.user_inputs]
@@ -215,7 +215,7 @@ def _wanted(program: Any) -> list[object]:
 
 def _free_lengths(program: Any) -> list[Any]:
     """Return the free lengths of a program's inputs as expressions, one for each axis of free length."""
-    return [length for value in _wanted(program) for length in _lengths(value) if not isinstance(length, int)]
+    return [length for value in _traced_inputs(program) for length in _lengths(value) if not isinstance(length, int)]
 
 
 def _lengths(value: object) -> list[Any]:
