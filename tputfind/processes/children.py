@@ -458,13 +458,26 @@ REINSTALL: Final = "install the pair that goes together: pip install --upgrade -
 RUN_AGAIN: Final = "free memory of the host, and run it again"
 
 
+_PREPARING: Final = Lock()
+
+
+def decoder_of(kind: type[Answer]) -> msgspec.json.Decoder[Answer]:
+    """Return the decoder of a type.
+
+    msgspec prepares a type at its first use. A second thread that uses the type meanwhile would find it half prepared,
+    and crash.
+    """
+    with _PREPARING:
+        return msgspec.json.Decoder(kind)
+
+
 def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) -> Generator[Answer, None, bool]:
     """Yield each answer; return (as the generator's value) whether the child sent its closing message."""
     allowed_s = timeout_s
     while (line := lines.read(allowed_s)) is not None:
         try:
-            reply = msgspec.json.decode(printable_json(line), type=Reply)
-            answer = msgspec.json.decode(reply.answer, type=answer_type) if bytes(reply.answer) else None
+            reply = decoder_of(Reply).decode(printable_json(line))
+            answer = decoder_of(answer_type).decode(reply.answer) if bytes(reply.answer) else None
         except (msgspec.DecodeError, RecursionError):
             return False
         if reply.refusal is not None:
