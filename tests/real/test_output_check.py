@@ -23,7 +23,7 @@ def batch_of(model, size, *, dtype=torch.float32, values=None, divisible=True):
     """Return a batch of vectors of four values, random unless given."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(size, 4, generator=generator) if values is None else torch.tensor(values)
-    split = [[0 if divisible else "unknown"], {}]
+    split = {0: {0: 0 if divisible else "unknown"}, 1: {}}
     return Batch(model, size, ((inputs.to(dtype),), {}), lambda: split)
 
 

@@ -51,7 +51,7 @@ def test_a_large_batch_calls_the_input_function_for_few_samples(calls, factory, 
     made.check_samples(batch)
 
     assert calls() == [1, 2, 3, 64]
-    assert batch.seen == ("inputs_repeated",)
+    assert "inputs_repeated" in batch.seen
     assert list(batch.miscounts()) == []
 
 
@@ -67,7 +67,7 @@ def test_a_batch_of_few_samples_is_made_in_full(calls, batch_size):
     batch = workload("refuses_many").batch(batch_size)
 
     assert calls() == [batch_size]
-    assert batch.seen == ()
+    assert "inputs_repeated" not in batch.seen
 
 
 def test_each_draw_repeats_other_samples():
@@ -86,14 +86,14 @@ def test_inputs_that_repeats_would_falsify_are_made_in_full_once(calls, factory)
     made.check_samples(batch)
 
     assert calls().count(256) == 1
-    assert batch.seen == ()
+    assert "inputs_repeated" not in batch.seen
 
 
 def test_fresh_inputs_are_made_in_full(calls):
     batch = workload("widens", fresh_inputs=True).batch(256)
 
     assert calls()[-1] == 256
-    assert batch.seen == ()
+    assert "inputs_repeated" not in batch.seen
 
 
 def test_exhausted_data_set_is_refused_if_samples_cannot_be_repeated():

@@ -1,6 +1,5 @@
 """Timing of a row: after its transient, in several processes, until it is known or its time is up."""
 
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -98,33 +97,6 @@ def test_window_lacks_batches_until_planned_number_and_duration():
     assert lacking_batches(plan, [1000.0] * 3, 1000.0) == 1
     assert lacking_batches(plan, [0.01] * (MOST_MARKED - 1), 0.01) == 1
     assert lacking_batches(plan, [0.01] * MOST_MARKED, 0.01) == 0
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_spans_are_settled_if_change_and_scatter_are_small(seed):
-    from tputfind.worker.warm_up import _is_steady
-
-    rng = random.Random(seed)
-
-    def spans(scatter, change):
-        """Return sixty spans; the last third is the previous third scaled by ``1 + change``."""
-        third = [5 * rng.gauss(1, scatter) for _ in range(20)]
-        return [*third, *third, *((1 + change) * span for span in third)]
-
-    # Thirds that differ by 0.33 % change by 1 % over a window of three thirds, which is allowed.
-    assert _is_steady(spans(0.0001, 0.0033), 1.0, 1.0) is True
-    assert _is_steady(spans(0.0001, 0.0034), 1.0, 1.0) is False
-    assert _is_steady(spans(0.0001, -0.0034), 1.0, 1.0) is False
-    assert _is_steady(spans(0.0001, 0.0066), 2.0, 1.0) is True
-    assert _is_steady(spans(0.0001, 0.1), 0.5, 1.0) is False
-    # If they scatter too much to show that, they must cover as much time as the window.
-    assert _is_steady(spans(0.02, 0.005), 4.99, 5.0) is False
-    assert _is_steady(spans(0.02, 0.005), 5.0, 5.0) is True
-    assert _is_steady(spans(0.0001, 0.005), 5.0, 5.0) is False
-    assert _is_steady(spans(0.1, 0.019), 5.0, 5.0) is True
-    assert _is_steady(spans(0.1, 0.021), 5.0, 5.0) is False
-    assert _is_steady([5.0] * 11, 5.0, 5.0) is None
-    assert _is_steady([5.0] * 12, 5.0, 5.0) is True
 
 
 def test_trial_step_is_fastest_after_the_first_or_the_only_one():

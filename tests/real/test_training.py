@@ -387,7 +387,7 @@ def test_detector_trains_by_the_sum_of_its_losses(tmp_path, ask):
     assert float(own_loss(parts)) == 3.0
     assert ran.status == 0, ran.err
     (row,) = ran.record("*-train-*").rows
-    assert (row.output.result, row.seen) == ("loss", ())
+    assert (row.output.result, row.seen) == ("loss", ("several_inputs",))
     assert "7 objects as targets, drawn at random" in " ".join(ran.out.split())
 
 
