@@ -29,7 +29,8 @@ def test_slower_model_is_reported_with_interval_and_fails_the_gate(tmp_path, ask
     assert ran.status == 1, ran.err
     assert "slower by more than 5 %: in_turn.py:old and in_turn.py:slower" in ran.err
     assert row["verdict"] == "slower"
-    assert row["low"] < 10.1 / 12.1 < row["high"] < 0.95
+    assert row["ratio"] == pytest.approx(10.1 / 12.1, rel=0.05)
+    assert row["low"] < row["ratio"] < row["high"] < 0.95
     assert (row["old_batch"], row["new_batch"]) == (32, 32)
     assert "SLOWER" in (tmp_path / "pr.md").read_text()
     assert [spec["model"] for spec in saved["variants"]] == [OLD, SLOWER]

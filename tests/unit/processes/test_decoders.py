@@ -12,9 +12,10 @@ import msgspec
 from tputfind.processes.children import decoder_of
 
 sys.setswitchinterval(1e-6)
+fields = [(f"field_{number}", "int | None", None) for number in range(60)]
 for _ in range(100):
-    part = msgspec.defstruct("Part", [(f"field_{number}", "int | None", None) for number in range(40)])
-    kind = msgspec.defstruct("Kind", [("part", part), *((f"field_{number}", "int | None", None) for number in range(60))])
+    part = msgspec.defstruct("Part", fields)
+    kind = msgspec.defstruct("Kind", [("part", part), *fields])
     barrier, found = Barrier(4), []
 
     def decode():
