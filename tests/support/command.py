@@ -69,7 +69,7 @@ def run_program(
     environment: Mapping[str, str] | None = ENVIRONMENT,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder, and return its status and what it printed."""
+    """Run a program in a folder; return its exit code and its output."""
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
 
 

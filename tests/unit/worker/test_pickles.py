@@ -1,4 +1,4 @@
-"""Files of torch.save are refused without executing them, with what they hold."""
+"""Files of torch.save are refused without running code; the message names their content."""
 
 import os
 import pickle
