@@ -35,7 +35,17 @@ def compared(folder: Path, layers: int, seed: int) -> Comparison:
     """Return the comparison of 100 layers with ``layers``."""
     saved = folder / "compared.json"
     model = f"{folder}/models.py:layers_"
-    arguments = ["--run", f"{model}100", f"{model}{layers}", "--device", "cpu", "--seed", f"{seed}", "--quiet"]
+    arguments = [
+        "--run",
+        f"{model}100",
+        f"{model}{layers}",
+        "--device",
+        "cpu",
+        "--seed",
+        f"{seed}",
+        "--quiet",
+        "--overwrite",
+    ]
     subprocess.run(
         [sys.executable, "-m", "tputfind", "compare", *arguments, "--save", f"{saved}"],
         check=True,
