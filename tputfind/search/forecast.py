@@ -1,6 +1,7 @@
 """Forecasts of the largest batch from the traces and step times of trials so far."""
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -8,6 +9,7 @@ from tputfind.record.record import LimitedBy, Trial
 from tputfind.record.trace import Trace
 from tputfind.search.edge import find_edge
 from tputfind.search.replay import Forecast, Memory, memory_below, readable, right_about
+from tputfind.units import parse_bytes
 
 FIRST_BATCH: Final = 61
 """Batch size of the first trial if traces are available: small enough to cost little, large enough for the kernels of
@@ -20,6 +22,15 @@ _FULL: Final = 0.9
 """Fraction of a device's memory: an allocator that holds more frees unused blocks before it takes more, so that its
 reserved bytes no longer show the need of a batch."""
 _MOST_ELEMENTS: Final = 2**31 - 1
+_AMOUNT: Final = r"\d{1,6}(?:\.\d+)? (?:[KMGTPE]iB|bytes)"
+_REFUSAL: Final = re.compile(
+    rf"Tried to allocate (?P<asked>{_AMOUNT})\..* of which (?P<free>{_AMOUNT}) is free\."
+    rf"(?:.* (?P<allowed>{_AMOUNT}) allowed;)?"
+    rf".* (?P<allocated>{_AMOUNT}) is allocated by PyTorch.* (?P<unused>{_AMOUNT}) is reserved by PyTorch"
+)
+"""CUDA's message for an allocation that fails."""
+_EXACT: Final = 1 / 4096
+"""Error of the bytes in such a message, which has two decimals, relative to the device's memory."""
 _SAMPLES: Final = 256
 """Number of batch sizes on either side of an edge that are forecast, to see whether fits and failures alternate
 there."""
@@ -59,7 +70,7 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
         fails: the smallest batch size beyond it that fails. None if there is none yet, or to look for larger batches
             that fit again: the forecast must then agree with all known failures beyond ``passes``.
     """
-    expected = _expectation(known)
+    expected = _expectation(known, passes, fails)
     if expected is None:
         return None
     beyond = [size for size, passed in known.answers.items() if size > passes > 0 and not passed]
@@ -140,24 +151,34 @@ def edge_where(fits: Fits, *, granularity: int, max_batch: int) -> int:
     return find_edge(ask, ask, granularity=granularity, max_batch=max_batch).largest_batch
 
 
-def _expectation(known: Known) -> Fits | None:
-    """Return whether a batch size is expected to fit, by memory and by time; None without any forecast."""
-    by_memory, by_time = _memory_forecast(known), _time_forecast(known)
+def _expectation(known: Known, passes: int = 0, fails: int | None = None) -> Fits | None:
+    """Return whether a batch size is expected to fit, by memory and by time; None without any forecast.
+
+    By memory, traces that the allocator model reproduces tell if they do not contradict the failure; then the end by
+    refusals, then peaks of memory.
+    """
+    by_memory, by_time = _forecast_by_traces(known), _time_forecast(known)
+    if fails is not None and (by_memory is None or by_memory(fails)):
+        ends_at = _end_by_refusals(known, passes, fails)
+        by_memory = by_memory if ends_at is None else ends_at.__ge__
+    by_memory = by_memory or _forecast_by_peaks(known)
     if by_memory is None and by_time is None:
         return None
     return lambda size: (by_memory is None or by_memory(size)) and (by_time is None or by_time(size))
 
 
-def _memory_forecast(known: Known) -> Fits | None:
-    """Forecast by memory, from the traces that the allocator model reproduces; without any, from peaks of memory."""
+def _forecast_by_traces(known: Known) -> Fits | None:
     traces = [trial.trace for trial in known.trials if trial.trace is not None and _has_usable_trace(trial)]
-    if traces:
-        by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
-        latest = traces[-1]
-        expandable = latest.expandable if known.expandable is None else known.expandable
-        memory = Memory(known.limit_bytes or _memory_bytes(traces), expandable, capped=known.limit_bytes is not None)
-        complete = any(trace.complete for trace in traces)
-        return _adjust_memory(Forecast(by_size.values(), memory), known.answers) if complete else None
+    if not any(trace.complete for trace in traces):
+        return None
+    by_size = {trace.batch_size: trace for trace in sorted(traces, key=lambda trace: trace.complete)}
+    latest = traces[-1]
+    expandable = latest.expandable if known.expandable is None else known.expandable
+    memory = Memory(known.limit_bytes or _memory_bytes(traces), expandable, capped=known.limit_bytes is not None)
+    return _adjust_memory(Forecast(by_size.values(), memory), known.answers)
+
+
+def _forecast_by_peaks(known: Known) -> Fits | None:
     limit_bytes = known.limit_bytes or known.memory_bytes
     if limit_bytes is None:
         return None
@@ -167,6 +188,40 @@ def _memory_forecast(known: Known) -> Fits | None:
     }
     full = known.limit_bytes is None and reserved and reserved[max(reserved)] > _FULL * limit_bytes
     return _below(allocated if full and allocated else reserved, limit_bytes)
+
+
+def _end_by_refusals(known: Known, passes: int, fails: int) -> int | None:
+    """Return the batch size at which memory is expected to end, by what refused requests lacked; None if unknown.
+
+    It lies on the line through the two smallest failures. If that is not between the largest batch that passes and the
+    smallest that fails, it lies on the line from what the one left to what the other lacked. Closer than the messages
+    are exact, it is unknown.
+    """
+    alike = [trial for trial in known.trials if trial.memory_limit_bytes == known.limit_bytes]
+    lacked: dict[int, int] = {}
+    room_bytes = 0
+    for trial in alike:
+        said = _REFUSAL.search(trial.failure.message) if trial.failure and trial.batch_size >= fails else None
+        if said is not None:
+            words = {name: text or "0 bytes" for name, text in said.groupdict().items()}
+            amounts = {name: parse_bytes(text.replace("bytes", "B")) for name, text in words.items()}
+            held_bytes = amounts["allocated"] + amounts["unused"]
+            room_bytes = amounts["allowed"] or held_bytes + amounts["free"]
+            lacked[trial.batch_size] = held_bytes + amounts["asked"] - room_bytes
+    peaks = [(trial.peak_allocated_bytes, trial.peak_reserved_bytes) for trial in alike if trial.batch_size == passes]
+    allocated_bytes, reserved_bytes = next(iter(peaks), (None, None))
+    if fails not in lacked or allocated_bytes is None or reserved_bytes is None:
+        return None
+    # What a batch needs lies between its peaks: the allocator frees some of its unused blocks before it refuses.
+    left_bytes = max(0.0, room_bytes - (allocated_bytes + reserved_bytes) / 2)
+    if left_bytes + lacked[fails] <= _EXACT * room_bytes:
+        return None
+    further = min(lacked.keys() - {fails}, default=fails)
+    if lacked[further] > lacked[fails]:
+        found = fails - math.ceil(lacked[fails] * (further - fails) / (lacked[further] - lacked[fails]))
+        if 4 * (passes - found) < fails - passes:
+            return min(max(found, passes), fails - 1)
+    return min(passes + int((fails - passes) * left_bytes / (left_bytes + lacked[fails])), fails - 1)
 
 
 def _adjust_memory(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:

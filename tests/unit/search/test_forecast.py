@@ -339,6 +339,84 @@ def test_line_through_allocated_memory_gives_end_once_device_is_full():
     assert expected_batch(limited, 3083, None) < expected_batch(known(*trials, memory_bytes=device_bytes), 3083, None)
 
 
+def refused(size, asked, free, allocated, unused, *, allowed=""):
+    """Return a trial that failed with CUDA's message, in GiB."""
+    message = (
+        f"OutOfMemoryError: CUDA out of memory. Tried to allocate {asked:.2f} GiB. GPU 0 has a total capacity of "
+        f"139.80 GiB of which {free:.2f} GiB is free. Including non-PyTorch memory, this process has 113.92 GiB memory "
+        f"in use. {allowed}Of the allocated memory {allocated:.2f} GiB is allocated by PyTorch, with 41.47 GiB "
+        f"allocated in private pools (e.g., CUDA Graphs), and {unused:.2f} GiB is reserved by PyTorch but unallocated."
+    )
+    return Trial(batch_size=size, failure=Failure(kind="out_of_memory", message=message))
+
+
+GRAPH = (
+    Trial(batch_size=18859, peak_allocated_bytes=80111952896, peak_reserved_bytes=111472017408),
+    Trial(batch_size=25580, peak_allocated_bytes=108575144448, peak_reserved_bytes=148050542592),
+)
+"""Trials of ViT-B/16 as a CUDA graph on an H200."""
+
+
+def test_refused_requests_of_two_failures_give_the_end_of_memory():
+    failed = refused(26628, 30.02, 25.87, 109.20, 3.99), refused(27677, 31.20, 21.74, 113.33, 3.99)
+
+    found = expected_batch(known(*GRAPH, *failed, memory_bytes=150110000000), 25580, 26628)
+
+    assert found == pytest.approx(26628 - 4.15 / (9.46 - 4.15) * (27677 - 26628), abs=1)
+
+
+def test_refused_request_of_one_failure_gives_an_end_between_both_sides():
+    failed = refused(35388, 39.89, 5.26, 99.88, 33.91)
+
+    assert 25580 < expected_batch(known(*GRAPH, failed, memory_bytes=150110000000), 25580, 35388) < 32000
+
+
+def test_allowed_memory_of_a_refused_request_is_its_end():
+    fits = Trial(
+        batch_size=100, peak_allocated_bytes=20 * 2**30, peak_reserved_bytes=20 * 2**30, memory_limit_bytes=2**35
+    )
+    failed = replace(refused(200, 4.00, 100.00, 20.00, 2.00, allowed="24.00 GiB allowed; "), memory_limit_bytes=2**35)
+
+    assert expected_batch(known(fits, failed, limit_bytes=2**35), 100, 200) == 100 + 100 * 4 // (4 + 2)
+
+
+@pytest.mark.parametrize("text", ["", "9" * 400, "1.2.3", "-1"])
+def test_unreadable_amounts_of_a_refused_request_are_ignored(text):
+    failed = refused(26628, 30.02, 25.87, 109.20, 3.99)
+    message = failed.failure.message.replace("25.87", text)
+
+    failed = replace(failed, failure=replace(failed.failure, message=message))
+    assert expected_batch(known(*GRAPH, failed), 25580, 26628) is None
+
+
+def simulated_graph(size):
+    """Return the trial of a simulated model: its eager steps leave fragments, and its graph takes memory of its own."""
+    asked, allocated = 0.001127 * size, 0.002823 * size
+    eager_gib, graph_gib = 139.06 + 0.00479 * (size - 28158), 139.06 + 0.00506 * (size - 25808)
+    if eager_gib > 139.06:
+        return refused(size, asked, 139.06 - eager_gib + asked, allocated, eager_gib - asked - allocated)
+    if graph_gib > 139.06:
+        return refused(size, asked, 139.06 - graph_gib + asked, graph_gib - asked - 3.99, 3.99)
+    peaks = {"peak_allocated_bytes": 0.003953 * size, "peak_reserved_bytes": min(137.88, 0.00605 * size)}
+    return Trial(batch_size=size, **{name: int(gib * 2**30) for name, gib in peaks.items()})
+
+
+def test_search_without_traces_takes_half_the_trials_by_refused_requests():
+    def search(taken):
+        def ask(size):
+            taken.append(simulated_graph(size))
+            return None if taken[-1].failure is None else "memory"
+
+        def forecast(passes, fails):
+            return expected_batch(known(*taken, memory_bytes=150110000000), passes, fails)
+
+        return find_edge(ask, lambda size: None, granularity=1, max_batch=NO_CAP, first=64, forecast=forecast)
+
+    taken = []
+    assert search(taken).largest_batch == 25808
+    assert len(taken) <= 10  # 20 by peaks of memory alone
+
+
 def test_slow_step_limits_the_expected_batch():
     trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
 
