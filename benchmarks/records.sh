@@ -36,7 +36,8 @@ record recipes/vit_b_16-fp16 300 vit_b_16 --dtype fp16 --batch-sizes 256 "${mode
 record recipes/mobilenet_v3_large-fp16 300 mobilenet_v3_large --dtype fp16 --batch-sizes 1,256 "${modes[@]}"
 record clocks/resnet50-fp16-batch-1 120 clocks resnet50 --dtype fp16 --batch-size 1
 record tune/resnet50-fp16 560 tune resnet50 --dtype fp16 --budget 8min --no-save
-record tune/mobilenet_v3_large-fp16 560 tune mobilenet_v3_large --dtype fp16 --budget 8min --no-save
+record tune/mobilenet_v3_large-fp16 240 tune mobilenet_v3_large --dtype fp16 --budget 3min --no-save
+record tune/vit_b_16-fp16 240 tune vit_b_16 --dtype fp16 --budget 3min --no-save
 if [ "$(nvidia-smi --list-gpus 2>/dev/null | wc -l)" -ge 2 ]; then
     two=(--phase train --optimizer adamw --dtype amp-bf16 --gpus 2 --no-save)
     record two/resnet50-ddp 300 resnet50 "${two[@]}" --parallel ddp

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,6 +20,7 @@ import pandas as pd
 from tputfind import load, load_record
 from tputfind.analysis.answers import rate_ratio_interval
 from tputfind.analysis.race import Race
+from tputfind.record.files import load_records
 from tputfind.record.record import Record, Row
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
@@ -475,12 +477,10 @@ def verdicts(name: str, verdict: str, *batches: int) -> Figures:
     return f"{counts[verdict]}", f"{counts.total()}"
 
 
-def recipe_rows(name: str) -> tuple[Row, Row, Row]:
-    """Return the rows of the largest timed batch: eager, compiled, and as a CUDA graph."""
-    eager, compiled, graph = (
-        record(f"nvidia-h200/recipes/{name}{mode}").rows[-1] for mode in ("", "-compile", "-cudagraph")
-    )
-    return eager, compiled, graph
+def recipe_rows(name: str, layout: str, number: int) -> list[Row]:
+    """Return the rows of one of the batch sizes: eager, compiled, and as a CUDA graph."""
+    found = load_records(RESULTS / f"nvidia-h200/recipes/{name}.json")
+    return [record.rows[number] for record in found if record.spec.layout == layout]
 
 
 def speedup(above: Row, below: Row) -> str:
@@ -491,42 +491,47 @@ def speedup(above: Row, below: Row) -> str:
     return f"{above.samples_per_s / below.samples_per_s:.2f} times"
 
 
-def recipes(name: str) -> Figures:
-    """Return throughput: eager; compiled and its ratio; as a CUDA graph and its ratio."""
-    eager, compiled, graph = recipe_rows(name)
+def recipes(name: str, layout: str) -> Figures:
+    """Return throughput at the larger batch size: eager; compiled and its ratio; as a CUDA graph and its ratio."""
+    eager, compiled, graph = recipe_rows(name, layout, -1)
     figures = throughput(compiled), speedup(compiled, eager), throughput(graph), speedup(graph, eager)
     return throughput(eager), *figures
 
 
 def recipes_at_batch_1(name: str) -> Figures:
     """Return throughput at batch 1: eager, compiled, as a CUDA graph."""
-    return tuple(
-        throughput(record(f"nvidia-h200/recipes/{name}{mode}").rows[0]) for mode in ("", "-compile", "-cudagraph")
-    )
-
-
-def modes(name: str) -> Figures:
-    """Return the files of a model's three modes."""
-    return tuple(f"nvidia-h200/recipes/{name}{mode}.json" for mode in ("", "-compile", "-cudagraph"))
+    return tuple(map(throughput, recipe_rows(name, "nchw", 0)))
 
 
 RECIPES: Final = {
-    "`resnet50`, batch 256": "resnet50-fp16",
-    "`resnet50`, channels last, batch 256": "resnet50-fp16-nhwc",
-    "`vit_b_16`, batch 256": "vit_b_16-fp16",
-    "`mobilenet_v3_large`, batch 256": "mobilenet_v3_large-fp16",
+    "`resnet50`, batch 256": ("resnet50-fp16", "nchw"),
+    "`resnet50`, channels last, batch 256": ("resnet50-fp16", "nhwc"),
+    "`vit_b_16`, batch 256": ("vit_b_16-fp16", "nchw"),
+    "`mobilenet_v3_large`, batch 256": ("mobilenet_v3_large-fp16", "nchw"),
 }
 
 
-def race_on_gpu() -> Figures:
-    """Return the winner's throughput and batch size, then the ratio of each variant that led to the one before."""
-    race = load(RESULTS / "nvidia-h200/tune/resnet50-fp16.json")
+def raced(name: str) -> tuple[Race, Row]:
+    """Return a race on an H200, and the fastest row of its winner."""
+    race = load(RESULTS / f"nvidia-h200/tune/{name}-fp16.json")
     assert isinstance(race, Race)
     assert race.record is not None
-    best = fastest(race.record.rows)
-    led = {one.against for one in race.contenders} | {race.winner}
-    ratios = [one.judgement.ratio for one in race.contenders if one.spec in led and one.judgement]
-    return throughput(best), f"{best.batch_size}", *(f"{ratio:.2f}" for ratio in ratios if ratio)
+    return race, fastest(race.record.rows)
+
+
+def race_of_resnet50() -> Figures:
+    """Return the winner's throughput and batch size, then what layout, compiling and freezing gained, one by one."""
+    race, best = raced("resnet50")
+    shares = {(one.spec.layout, one.spec.mode): one.of_winner or 0.0 for one in race.contenders}
+    steps = [shares["nchw", "eager"], *(shares["nhwc", mode] for mode in ("eager", "compile", "compile:freezing"))]
+    return throughput(best), f"{best.batch_size}", *(f"{after / before:.2f}" for before, after in pairwise(steps))
+
+
+def race_beside_recipes(name: str) -> Figures:
+    """Return the winner's throughput and batch size, and the throughput of the fastest measured recipe."""
+    _, best = raced(name)
+    recipes = load_records(RESULTS / f"nvidia-h200/recipes/{name}-fp16.json")
+    return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in recipes)))
 
 
 def simulated_races(place: str) -> Figures:
@@ -570,8 +575,23 @@ COMPARISON = (
         "tputfind tune resnet50 --dtype fp16 --budget 8min",
         H200,
         ("nvidia-h200/tune/resnet50-fp16.json",),
-        race_on_gpu,
+        race_of_resnet50,
         ("{} samples/s at batch {}: channels last gained a factor of {}, compiling another {}, freezing another {}",),
+    ),
+    *(
+        Claim(
+            f"A race of {budget} beside the fastest of {count} recipes at batch 256: `{name}`",
+            "{} samples/s at batch {}, beside {}",
+            f"tputfind tune {name} --dtype fp16 --budget {budget.replace(' ', '')}",
+            H200,
+            (f"nvidia-h200/tune/{name}-fp16.json", f"nvidia-h200/recipes/{name}-fp16.json"),
+            partial(race_beside_recipes, name),
+        )
+        for name, budget, count in (
+            ("resnet50", "8 min", 6),
+            ("mobilenet_v3_large", "3 min", 3),
+            ("vit_b_16", "3 min", 3),
+        )
     ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",
@@ -605,17 +625,17 @@ COMPARISON = (
             "eager {}/s; compile {}/s, {}; cudagraph {}/s, {}",
             "tputfind MODEL --dtype fp16 --mode eager,compile,cudagraph",
             H200,
-            modes(name),
-            partial(recipes, name),
+            (f"nvidia-h200/recipes/{name}.json",),
+            partial(recipes, name, layout),
         )
-        for model, name in RECIPES.items()
+        for model, (name, layout) in RECIPES.items()
     ),
     Claim(
         "Modes at batch 1: `mobilenet_v3_large`",
         "eager {}/s, compile {}/s, cudagraph {}/s",
         "tputfind MODEL --dtype fp16 --mode eager,compile,cudagraph",
         H200,
-        modes("mobilenet_v3_large-fp16"),
+        ("nvidia-h200/recipes/mobilenet_v3_large-fp16.json",),
         partial(recipes_at_batch_1, "mobilenet_v3_large-fp16"),
     ),
 )

@@ -234,8 +234,8 @@ def evidence_page() -> str:
     lines = [
         "# Evidence",
         "",
-        "`python docs/generate.py` computes every figure from its files and writes this page. Some files were",
-        "measured before the first release; records say so by method 0.",
+        "`python docs/generate.py` computes every figure from its files and writes this page. All records (`.json`)",
+        "were measured by the method of this version. Some tables (`.csv`) and outputs of tests are older.",
         "",
         _table(("claim", "figure", "command", "hardware", "files"), map(_evidence, CLAIMS)),
     ]

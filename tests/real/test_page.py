@@ -41,12 +41,10 @@ def test_a_page_of_several_models_holds_them_all(tmp_path, ask):
 
 
 def test_saved_records_are_a_page_and_a_plot(tmp_path, ask):
-    for path in RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"):
-        shutil.copy(path, tmp_path)
-    names = sorted(path.name for path in tmp_path.glob("*.json"))
+    recipes = RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"
 
     for ending, start in (("PNG", b"\x89PNG"), ("svg", b"<?xml")):
-        ran = ask(tmp_path, "report", *names, "--save", "page.html", "--save", f"plot.{ending}")
+        ran = ask(tmp_path, "report", recipes, "--save", "page.html", "--save", f"plot.{ending}")
         assert ran.status == 0, ran.err
         assert ran.err == f"saved page.html, plot.{ending}\n"
         assert (tmp_path / f"plot.{ending}").read_bytes().startswith(start)

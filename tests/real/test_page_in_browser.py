@@ -37,8 +37,8 @@ def one(tmp_path_factory):
 @pytest.fixture(scope="module")
 def several(tmp_path_factory):
     """Provide the page of a model in six recipes."""
-    paths = sorted(RESULTS.glob("nvidia-h200/recipes/resnet50-*.json"))
-    return saved(tmp_path_factory.mktemp("pages") / "several.html", *map(tputfind.load_record, paths))
+    records = files.load_records(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json")
+    return saved(tmp_path_factory.mktemp("pages") / "several.html", *records)
 
 
 @pytest.mark.parametrize("dark", [False, True])

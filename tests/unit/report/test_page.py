@@ -10,12 +10,13 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 from msgspec.structs import replace
-from support.folders import record_paths
+from support.folders import RESULTS, record_paths
 from support.pages import Page
 from support.records import example, row
 from support.shown import page_of
 
 import tputfind
+from tputfind.record.files import load_records
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
 from tputfind.report.charts import chart, charts, draw
 from tputfind.report.views import page
@@ -132,8 +133,10 @@ def test_names_stand_in_the_legend_as_they_are():
 
 
 def records_of_every_size():
-    overlaid = [tputfind.load_record(path) for path in record_paths("nvidia-h200/recipes/resnet50-*.json")]
-    overlaid += [tputfind.load_record(path) for path in record_paths("nvidia-h200/kinds/*.json")[:4]]
+    overlaid = [
+        *load_records(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"),
+        *map(tputfind.load_record, record_paths("nvidia-h200/kinds/*.json")[:4]),
+    ]
     return {"one": [example()], "300 rows": [long(300, processes=3)], "ten": overlaid}
 
 

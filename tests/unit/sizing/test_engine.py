@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.folders import BENCHMARKS, RESULTS, record_path
 from support.queues import batches_by_size, busy_ms, refused_of_constant
 
-from tputfind.record.files import load_record
+from tputfind.record.files import load_record, load_records
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Outcome, simulate
 from tputfind.sizing.engine.servers import PROFILES, Batcher, Server
@@ -465,10 +465,11 @@ def test_simulate_too_few_excursions_of_the_queue_leaves_the_target_unmet():
 
 def test_batches_that_triton_has_ready_are_there_when_latencies_are_measured():
     """The fleet fills its queues within about fifty batches, and then answers a sixth of the requests too late."""
-    times = service_times_of(load_record(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"), Overheads(0.5, 0.02))
+    eager, *_ = load_records(RESULTS / "nvidia-h200/recipes/resnet50-fp16.json")
+    times = service_times_of(eager, Overheads(0.5, 0.02))
     fleet = Fleet([Kind(79, 256, times)], 605_000, Server("triton", 18.0, "random"))
 
     found = simulate(fleet, Goal(110.0, 90.0), Effort(20_000, 400_000), (0,)).outcome
 
     assert found.verdict == "misses"
-    assert found.late == pytest.approx(0.151, rel=0.05)
+    assert found.late == pytest.approx(0.168, rel=0.05)
