@@ -26,7 +26,7 @@ class Job(NamedTuple):
     """The specs to measure, the ``folder`` of their records (None saves none), and the ``command`` of the request.
 
     ``resumed`` is a record to resume and its file; there is then only one spec. The ``first`` batch sizes are timed
-    before the largest batch is searched for.
+    before the largest batch is searched for, the first of them in full.
     """
 
     specs: Sequence[Spec]

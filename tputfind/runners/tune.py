@@ -54,6 +54,9 @@ _GAIN: Final = 1.05
 _PATIENCE: Final = 2
 """Number of batch sizes with too little gain after which no larger one is tried: one may just have been disturbed."""
 _LONGEST_BATCH_MS: Final = 2000.0
+_BESIDE: Final = 3
+"""Number of batch sizes below that of the race at which the winner is timed before its largest batch is sought: they
+may answer sooner, and a compiler takes long for large batches."""
 _SHORT: Final = Plan(
     batches=3, least_batches=1, window_s=0.2, latency_batches=20, every_latency=False, warmup=1, max_seconds=2.0
 )
@@ -274,7 +277,8 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
             each.end_within(None)
         record = None if before is None else recorded_winner(before, winner, inspect(winner, servers[0]))
         if record is None:
-            job = Job([winner], asked.folder, asked.command, first=raced_at)
+            smaller = [size for size in winner.sizes_up_to(raced_at[0]) if size < raced_at[0]][-_BESIDE:]
+            job = Job([winner], asked.folder, asked.command, first=(*raced_at, *smaller))
             (measured,) = sweep(job, servers[0], progress)
             record = measured.record if measured.record.rows else None
             if measured.ended_by is not None:

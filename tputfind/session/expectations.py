@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tputfind.record.record import LimitedBy, Record, Row
+from tputfind.record.record import LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
@@ -89,7 +89,7 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0)
     Counts the process with this number (from 0) of each batch size, and the minimum of further processes for the rows
     that decide the answers. A process is expected to take the mean of the earlier processes of its row.
     """
-    known = [(trial.batch_size, trial.step_ms) for trial in record.trials if trial.step_ms is not None]
+    known = [trial for trial in record.trials if trial.step_ms is not None]
     if not known:
         return None
     ahead, deciding = set(batch_sizes), stopping.deciding(record.spec, record.rows, record.edge)
@@ -107,16 +107,19 @@ def _further_processes(spec: Spec, row: Row, number: int) -> int:
     return max(0, spec.row_processes - max(len(row.timings), number + 1)) if stopping.wants_more(spec, row) else 0
 
 
-def _seconds_of_first(record: Record, known: Sequence[tuple[int, float]], batch_size: int) -> float:
-    """Return the expected seconds of the first process of a row, from the step times of trials."""
+def _seconds_of_first(record: Record, known: Sequence[Trial], batch_size: int) -> float:
+    """Return the expected seconds of the first process of a row, from the nearest of the trials that passed."""
     planned = stopping.process_plan(record.spec, 0)
-    near, step_ms = min(known, key=lambda pair: abs(pair[0] - batch_size))
-    step_s = step_ms / 1000 * max(1.0, batch_size / near)
+    near = min(known, key=lambda trial: abs(trial.batch_size - batch_size))
+    step_s = (near.step_ms or 0.0) / 1000 * max(1.0, batch_size / near.batch_size)
+    compiling_s = near.compiled.seconds if near.compiled else 0.0
     windows_s = max(step_s * planned.batches, planned.window_s)
     if record.environment.can.events:  # else one window gives both
         latency_s = step_s * planned.latency_batches
         windows_s += latency_s if planned.every_latency else min(latency_s, planned.window_s)
     warmup_s = step_s * (_STEPS_BEFORE + planned.warmup)
-    return _SECONDS_TO_LOAD + max(
-        min(windows_s + warmup_s, planned.max_seconds), step_s * (_STEPS_BEFORE + planned.least_batches)
+    return (
+        _SECONDS_TO_LOAD
+        + compiling_s
+        + max(min(windows_s + warmup_s, planned.max_seconds), step_s * (_STEPS_BEFORE + planned.least_batches))
     )

@@ -39,7 +39,8 @@ def measure(
 ) -> Measured:
     """Search, time and record; the record is saved after every stage, so that an early end loses nothing.
 
-    The ``first`` batch sizes are timed before the search. Results that the record holds already are not measured again.
+    The ``first`` batch sizes are timed before the search: the first of them in full, the others once. Results that the
+    record holds already are not measured again.
     If ``--budget`` ends the run, the record is finished as it is. ``ended_by`` of the result is one of these:
 
     - OutOfTime: the budget ended before anything was timed.
@@ -68,7 +69,8 @@ def _search_and_time(session: Session, children: Children, progress: Progress, f
     if spec.batch_sizes is not None:
         session.time_rows(spec.batch_sizes)
     else:
-        session.time_rows(first)
+        session.time_rows(first[:1])
+        session.time_once(first[1:])
         if spec.budget_s is None:
             _time_first(session)
         try:

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from support.records import CPU_CAN, TRACE, example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
-from tputfind.record.record import Failure, Row, Timing, Trial
+from tputfind.record.record import Compiled, Failure, Row, Timing, Trial
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH
 from tputfind.session import expectations, progress
@@ -101,6 +101,17 @@ def test_estimate_of_a_first_row_follows_the_step_time_of_the_nearest_trial(size
 
     assert expectations.seconds_of_rows(run, sizes) == pytest.approx(expected_s)
     assert expectations.seconds_of_rows(replace(run, trials=trials[2:]), sizes) is None
+
+
+def test_estimate_of_a_first_row_includes_compiling_at_the_nearest_trial():
+    run = run_of()
+    compiled = tuple(replace(trial, compiled=Compiled(seconds=30.0, graphs=1)) for trial in run.trials)
+
+    eager_s, compiled_s = (
+        expectations.seconds_of_rows(replace(run, trials=trials), [8, 16]) for trials in (run.trials, compiled)
+    )
+
+    assert compiled_s == pytest.approx(eager_s + 2 * 30.0)
 
 
 @pytest.mark.parametrize(
