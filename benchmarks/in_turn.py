@@ -59,12 +59,14 @@ def main() -> None:
     """Compare, and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=10)
-    repeats = parser.parse_args().repeats
+    parser.add_argument("--first-seed", type=int, default=0, help="continues an earlier run")
+    given = parser.parse_args()
+    seeds = range(given.first_seed, given.first_seed + given.repeats)
     counts: dict[str, Counter[str]] = {name: Counter() for name in LAYERS}
     with tempfile.TemporaryDirectory() as home:
         factories = (f"def layers_{count}():\n    return model({count})\n\n\n" for count in LAYERS.values())
         Path(home, "models.py").write_text(MODELS + "".join(factories))
-        for seed in range(repeats):
+        for seed in seeds:
             for name, layers in LAYERS.items():
                 one = compared(Path(home), layers, seed)
                 row = one.rows[0]
@@ -76,7 +78,7 @@ def main() -> None:
                     flush=True,
                 )
     for name, found in counts.items():
-        print(f"{name}, {repeats} times: {', '.join(f'{number} {verdict}' for verdict, number in found.items())}")
+        print(f"{name}, {len(seeds)} times: {', '.join(f'{number} {verdict}' for verdict, number in found.items())}")
 
 
 if __name__ == "__main__":
