@@ -534,6 +534,24 @@ def race_beside_recipes(name: str) -> Figures:
     return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in recipes)))
 
 
+def gains_on_cpu() -> Figures:
+    """Return the number of models, and the smallest and the largest gain of the winner over the default."""
+    gains = [float(gain) for gain in re.findall(r"([0-9.]+) times the plain", (RESULTS / "cpu/tuned.txt").read_text())]
+    return f"{len(gains)}", f"{min(gains):.2f}", f"{max(gains):.2f}"
+
+
+_PLANTED: Final = ("5 % slower", "3 % slower")
+
+
+def verdicts_in_turn() -> Figures:
+    """Return how many equal pairs have a false verdict, and how many of two slower kinds the right one, of how many."""
+    text = (RESULTS / "cpu/in_turn.txt").read_text()
+    verdict = {name: Counter(re.findall(rf"^{name}: (\w+)", text, re.MULTILINE)) for name in ("equal", *_PLANTED)}
+    alarms = verdict["equal"]["slower"] + verdict["equal"]["faster"]
+    found = [(f"{verdict[name]['slower']}", f"{verdict[name].total()}") for name in _PLANTED]
+    return f"{alarms}", f"{verdict['equal'].total()}", *found[0], *found[1]
+
+
 def simulated_races(place: str) -> Figures:
     """Return the mean regret, and the percentage of spaces with 2 % or less, of ``tune`` and of optuna in 10 min."""
     found = []
@@ -592,6 +610,23 @@ COMPARISON = (
             ("mobilenet_v3_large", "3 min", 3),
             ("vit_b_16", "3 min", 3),
         )
+    ),
+    Claim(
+        "Races of 2 min on a CPU: how many times the throughput of the default the winners have, both timed again",
+        "{} models, {} to {} times",
+        "python benchmarks/tuned.py --budget 2min",
+        CPU,
+        ("cpu/tuned.txt",),
+        gains_on_cpu,
+        ("races of two minutes found {1} to {2} times the throughput of the default for {0} models",),
+    ),
+    Claim(
+        "Pairs of models compared in turns within a minute: false alarms of equal ones, then planted 5 % and 3 % found",
+        "{} of {}; {} of {}; {} of {}",
+        "python benchmarks/in_turn.py --repeats 100",
+        CPU,
+        ("cpu/in_turn.txt",),
+        verdicts_in_turn,
     ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",
