@@ -160,7 +160,7 @@ def _expectation(known: Known, passes: int = 0, fails: int | None = None) -> Fit
     by_memory, by_time = _forecast_by_traces(known), _time_forecast(known)
     if fails is not None and (by_memory is None or by_memory(fails)):
         ends_at = _end_by_refusals(known, passes, fails)
-        by_memory = by_memory if ends_at is None else ends_at.__ge__
+        by_memory = by_memory if ends_at is None else (lambda size: size <= ends_at)
     by_memory = by_memory or _forecast_by_peaks(known)
     if by_memory is None and by_time is None:
         return None

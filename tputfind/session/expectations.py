@@ -83,11 +83,14 @@ def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
     return left * record.trials[-1].seconds
 
 
-def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0) -> float | None:
+def seconds_of_rows(
+    record: Record, batch_sizes: Iterable[int], number: int = 0, *, compiled: bool = False
+) -> float | None:
     """Return the expected seconds that timing these batch sizes still takes; None before the first trial.
 
     Counts the process with this number (from 0) of each batch size, and the minimum of further processes for the rows
-    that decide the answers. A process is expected to take the mean of the earlier processes of its row.
+    that decide the answers. A process is expected to take the mean of the earlier processes of its row. ``compiled``
+    says that the process of a first row has compiled its step already, for a trial.
     """
     known = [trial for trial in record.trials if trial.step_ms is not None]
     if not known:
@@ -99,7 +102,9 @@ def seconds_of_rows(record: Record, batch_sizes: Iterable[int], number: int = 0)
             further = _further_processes(record.spec, row, number) if row.batch_size in deciding else 0
             total_s += (further + (row.batch_size in ahead)) * row.seconds / len(row.timings)
     timed = {row.batch_size for row in record.rows if row.timings}
-    return total_s + sum(_seconds_of_first(record, known, batch_size) for batch_size in ahead - timed)
+    return total_s + sum(
+        _seconds_of_first(record, known, batch_size, compiled=compiled) for batch_size in ahead - timed
+    )
 
 
 def _further_processes(spec: Spec, row: Row, number: int) -> int:
@@ -107,12 +112,12 @@ def _further_processes(spec: Spec, row: Row, number: int) -> int:
     return max(0, spec.row_processes - max(len(row.timings), number + 1)) if stopping.wants_more(spec, row) else 0
 
 
-def _seconds_of_first(record: Record, known: Sequence[Trial], batch_size: int) -> float:
+def _seconds_of_first(record: Record, known: Sequence[Trial], batch_size: int, *, compiled: bool) -> float:
     """Return the expected seconds of the first process of a row, from the nearest of the trials that passed."""
     planned = stopping.process_plan(record.spec, 0)
     near = min(known, key=lambda trial: abs(trial.batch_size - batch_size))
     step_s = (near.step_ms or 0.0) / 1000 * max(1.0, batch_size / near.batch_size)
-    compiling_s = near.compiled.seconds if near.compiled else 0.0
+    compiling_s = near.compiled.seconds if near.compiled and not compiled else 0.0
     windows_s = max(step_s * planned.batches, planned.window_s)
     if record.environment.can.events:  # else one window gives both
         latency_s = step_s * planned.latency_batches

@@ -169,7 +169,7 @@ class Session:
 
     def _is_row_due(self, batch_size: int) -> bool:
         spec = self._spec
-        expected_s = expectations.seconds_of_rows(self.record, [batch_size]) or 0.0
+        expected_s = expectations.seconds_of_rows(self.record, [batch_size], compiled=True) or 0.0
         if self.row(batch_size) is not None or expected_s > _ROW_OF_BUDGET * (spec.budget_s or inf):
             return False
         fits, fails = self._bracket(self.runner.memory_limit_bytes)
@@ -191,7 +191,8 @@ class Session:
             if obstacle(self.record, trial) is None:
                 self._keep_trial(trial)
                 self._progress.doing(
-                    progress.timing(batch_size, 0, 0), expectations.seconds_of_rows(self.record, [batch_size])
+                    progress.timing(batch_size, 0, 0),
+                    expectations.seconds_of_rows(self.record, [batch_size], compiled=True),
                 )
                 row = next(answers, None)
                 if isinstance(row, Row):

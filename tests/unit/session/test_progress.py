@@ -112,6 +112,8 @@ def test_estimate_of_a_first_row_includes_compiling_at_the_nearest_trial():
     )
 
     assert compiled_s == pytest.approx(eager_s + 2 * 30.0)
+    # The process of a trial that goes on to time its batch has compiled it.
+    assert expectations.seconds_of_rows(replace(run, trials=compiled), [8, 16], compiled=True) == eager_s
 
 
 @pytest.mark.parametrize(
