@@ -35,22 +35,9 @@ def compared(folder: Path, layers: int, seed: int) -> Comparison:
     """Return the comparison of 100 layers with ``layers``."""
     saved = folder / "compared.json"
     model = f"{folder}/models.py:layers_"
-    arguments = [
-        "--run",
-        f"{model}100",
-        f"{model}{layers}",
-        "--device",
-        "cpu",
-        "--seed",
-        f"{seed}",
-        "--quiet",
-        "--overwrite",
-    ]
-    subprocess.run(
-        [sys.executable, "-m", "tputfind", "compare", *arguments, "--save", f"{saved}"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
+    arguments = f"--device cpu --seed {seed} --quiet --overwrite --save {saved}".split()
+    command = [sys.executable, "-m", "tputfind", "compare", "--run", f"{model}100", f"{model}{layers}", *arguments]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (found,) = msgspec.json.decode(saved.read_bytes(), type=list[Comparison])
     return found
 
