@@ -10,7 +10,7 @@ import psutil
 import pytest
 import torch
 from support.command import ENVIRONMENT, command
-from support.folders import MODELS
+from support.folders import MODELS, record_path
 
 import tputfind
 
@@ -157,4 +157,4 @@ def test_modules_of_a_notebook_are_compared_in_turn(kept):
     assert compared.verdict == "slower"
     assert compared.model == "Slow (live)"
     with pytest.raises(tputfind.errors.BadRequest, match=r"old: .* is a Slow, not a Record"):
-        tputfind.compare(Slow(1), tputfind.load_record(next((MODELS.parents[1] / "results").rglob("*fp16.json"))))
+        tputfind.compare(Slow(1), tputfind.load_record(record_path("nvidia-h200/default/resnet50-fp16.json")))

@@ -11,7 +11,7 @@ import numpy as np
 
 from support.folders import RECORDS, RESULTS, record_path, record_paths
 from tputfind.errors import NoPlan
-from tputfind.record.files import load_record
+from tputfind.record.files import load_records
 from tputfind.record.record import Record
 from tputfind.sizing.engine.service_times import service_times_of
 from tputfind.sizing.planner.plan import Plan, plan
@@ -30,13 +30,17 @@ _MORE: Final[dict[str, dict[str, object]]] = {
 
 
 def records() -> list[str]:
-    """Return the record names in ``results`` and the tests for which devices can be planned."""
+    """Return the record names in ``results`` and the tests for which devices can be planned.
+
+    Behind a ``#``, the name has the place of the record in its file.
+    """
     names = []
     for path in record_paths("**/*.json"):
         content = json.loads(path.read_text())
-        if content.get("rows") and content["spec"].get("phase") == "infer":
-            folder = RESULTS if path.is_relative_to(RESULTS) else RECORDS
-            names.append(str(path.relative_to(folder).with_suffix("")))
+        folder = RESULTS if path.is_relative_to(RESULTS) else RECORDS
+        for place, one in enumerate(content if isinstance(content, list) else [content]):
+            if one.get("rows") and one["spec"].get("phase") == "infer":
+                names.append(f"{path.relative_to(folder).with_suffix('')}#{place}")
     return names
 
 
@@ -54,7 +58,8 @@ class Case:
     @cached_property
     def record(self) -> Record:
         """The record."""
-        return load_record(record_path(f"{self.name}.json"))
+        file, _, place = self.name.partition("#")
+        return load_records(record_path(f"{file}.json"))[int(place or 0)]
 
     @cached_property
     def demand(self) -> Demand:

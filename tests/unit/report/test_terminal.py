@@ -2,6 +2,7 @@
 
 import io
 import re
+from itertools import chain
 from typing import get_args
 
 import pytest
@@ -16,14 +17,17 @@ from support.shown import print_report
 
 from tputfind.analysis import notices
 from tputfind.record import files
+from tputfind.record.identity import name_of
 from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row, Trial
 from tputfind.report import text
 from tputfind.report.document import Column, table
 from tputfind.report.renderers.terminal import broken, fit_table, print_document
 from tputfind.report.views.records import tracebacks
 
-RECORDS = [path for path in record_paths("**/*.json") if path.parent.name in ("default", "kinds", "recipes", "serving")]
-IDS = [path.stem for path in RECORDS]
+RECORDS = {
+    folder: [record for path in record_paths(f"**/{folder}/*.json") for record in files.load_records(path)]
+    for folder in ("default", "kinds", "recipes", "serving")
+}
 
 
 def lines_of(records, width: int, encoding: str = "utf-8") -> list[str]:
@@ -48,10 +52,8 @@ def check_rows(records, width: int, encoding: str = "utf-8") -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80])
-@pytest.mark.parametrize("path", RECORDS, ids=IDS)
-def test_stored_record_has_one_line_per_row_and_short_notices_and_answers(path, width):
-    record = files.load_record(path)
-
+@pytest.mark.parametrize("record", [*chain(*RECORDS.values())], ids=lambda record: name_of(record.spec))
+def test_stored_record_has_one_line_per_row_and_short_notices_and_answers(record, width):
     check_rows([record], width)
     if width == 80:
         whole(notice for notice in notices.shown_notices(record) if notice not in record.caveats)
@@ -62,7 +64,7 @@ def test_stored_record_has_one_line_per_row_and_short_notices_and_answers(path, 
 @pytest.mark.parametrize("width", [60, 120])
 @pytest.mark.parametrize("folder", ["recipes", "kinds", "default"])
 def test_many_records_together_have_one_line_a_row(folder, width):
-    check_rows([files.load_record(path) for path in RECORDS if path.parent.name == folder], width)
+    check_rows(RECORDS[folder], width)
 
 
 def timed(batch_size: int, device_ms: float, apart: float, compiled: bool) -> Row:

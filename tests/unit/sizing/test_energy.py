@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from support.folders import record_paths
 from support.records import HEALTH, example, row
 
-from tputfind import load_record
 from tputfind.analysis.answers import health
+from tputfind.record.files import load_records
+from tputfind.record.identity import name_of
 from tputfind.record.record import Failure, Record
 from tputfind.report.views import size, size_answers
 from tputfind.sizing.engine.events import Routing
@@ -113,12 +114,12 @@ def test_a_queue_that_grows_or_a_record_without_power_has_no_energy():
     assert energy_of(None, ran(1, 1, 30.0), 1.0) is None
 
 
-METERED_RECORDS = [path for kind in ("kinds", "recipes") for path in record_paths(f"nvidia-h200/{kind}/*.json")]
+METERED_PATHS = [path for kind in ("kinds", "recipes") for path in record_paths(f"nvidia-h200/{kind}/*.json")]
+METERED_RECORDS = [record for path in METERED_PATHS for record in load_records(path)]
 
 
-@pytest.mark.parametrize("path", METERED_RECORDS[::4], ids=lambda path: path.stem)
-def test_energy_per_sample_matches_the_table_of_its_record(path):
-    record = load_record(path)
+@pytest.mark.parametrize("record", METERED_RECORDS[::4], ids=lambda record: name_of(record.spec))
+def test_energy_per_sample_matches_the_table_of_its_record(record):
     power = power_of(record)
 
     assert power is not None
