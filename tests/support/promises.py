@@ -78,7 +78,7 @@ class Case:
         more = "".join(f" --{option.replace('=', ' ')}" for option in self.options.split())
         fields = "".join(f" --{name.replace('_', '-')} {value}" for name, value in changed.items() if name in FIELDS)
         return (
-            f"tputfind size results/{self.name}.json --rate {demand.rate_per_s:.6g} "
+            f"tputfind size results/{self.name.partition('#')[0]}.json --rate {demand.rate_per_s:.6g} "
             f"--slo {demand.slo_ms:.6g}ms{more}{fields}"
         )
 
