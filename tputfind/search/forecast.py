@@ -200,19 +200,16 @@ def _end_by_refusals(known: Known, passes: int, fails: int) -> int | None:
     alike = [trial for trial in known.trials if trial.memory_limit_bytes == known.limit_bytes]
     lacked: dict[int, int] = {}
     room_bytes = 0
+    allocated_bytes, reserved_bytes = None, None
     for trial in alike:
-        said = _REFUSAL.search(trial.failure.message) if trial.failure and trial.batch_size >= fails else None
-        if said is not None:
-            words = {name: text or "0 bytes" for name, text in said.groupdict().items()}
-            amounts = {name: parse_bytes(text.replace("bytes", "B")) for name, text in words.items()}
-            held_bytes = amounts["allocated"] + amounts["unused"]
-            room_bytes = amounts["allowed"] or held_bytes + amounts["free"]
-            lacked[trial.batch_size] = held_bytes + amounts["asked"] - room_bytes
-    peaks = [(trial.peak_allocated_bytes, trial.peak_reserved_bytes) for trial in alike if trial.batch_size == passes]
-    allocated_bytes, reserved_bytes = next(iter(peaks), (None, None))
+        if trial.batch_size == passes:
+            allocated_bytes, reserved_bytes = trial.peak_allocated_bytes, trial.peak_reserved_bytes
+        refused = _lacked_and_room(trial) if trial.batch_size >= fails else None
+        if refused is not None:
+            lacked[trial.batch_size], room_bytes = refused
     if fails not in lacked or allocated_bytes is None or reserved_bytes is None:
         return None
-    # What a batch needs lies between its peaks: the allocator frees some of its unused blocks before it refuses.
+    # A batch needs more than its allocated peak and less than its reserved one, of which some blocks are unused.
     left_bytes = max(0.0, room_bytes - (allocated_bytes + reserved_bytes) / 2)
     if left_bytes + lacked[fails] <= _EXACT * room_bytes:
         return None
@@ -222,6 +219,17 @@ def _end_by_refusals(known: Known, passes: int, fails: int) -> int | None:
         if 4 * (passes - found) < fails - passes:
             return min(max(found, passes), fails - 1)
     return min(passes + int((fails - passes) * left_bytes / (left_bytes + lacked[fails])), fails - 1)
+
+
+def _lacked_and_room(trial: Trial) -> tuple[int, int] | None:
+    """Return the bytes that a refused request lacked, and those that the allocator could hold; None if unknown."""
+    said = _REFUSAL.search(trial.failure.message) if trial.failure else None
+    if said is None:
+        return None
+    amounts = {name: parse_bytes((text or "0 B").replace("bytes", "B")) for name, text in said.groupdict().items()}
+    held_bytes = amounts["allocated"] + amounts["unused"]
+    room_bytes = amounts["allowed"] or held_bytes + amounts["free"]
+    return held_bytes + amounts["asked"] - room_bytes, room_bytes
 
 
 def _adjust_memory(forecast: Forecast, passes: Mapping[int, bool]) -> Fits:
