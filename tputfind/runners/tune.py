@@ -54,7 +54,7 @@ _GAIN: Final = 1.05
 _PATIENCE: Final = 2
 """Number of batch sizes with too little gain after which no larger one is tried: one may just have been disturbed."""
 _LONGEST_BATCH_MS: Final = 2000.0
-_BESIDE: Final = 3
+_SMALLER: Final = 3
 """Number of batch sizes below that of the race at which the winner is timed before its largest batch is sought: they
 may answer sooner, and a compiler takes long for large batches."""
 _SHORT: Final = Plan(
@@ -277,7 +277,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
             each.end_within(None)
         record = None if before is None else recorded_winner(before, winner, inspect(winner, servers[0]))
         if record is None:
-            smaller = [size for size in winner.sizes_up_to(raced_at[0]) if size < raced_at[0]][-_BESIDE:]
+            smaller = winner.sizes_up_to(raced_at[0] - 1)[-_SMALLER:]
             job = Job([winner], asked.folder, asked.command, first=(*raced_at, *smaller))
             (measured,) = sweep(job, servers[0], progress)
             record = measured.record if measured.record.rows else None
