@@ -55,11 +55,16 @@ class Case:
     """Number of devices whose full batches serve the rate."""
     options: str = ""
 
+    @property
+    def file(self) -> str:
+        """The name of the record's file, without its ending."""
+        return self.name.partition("#")[0]
+
     @cached_property
     def record(self) -> Record:
         """The record."""
-        file, _, place = self.name.partition("#")
-        return load_records(record_path(f"{file}.json"))[int(place or 0)]
+        place = self.name.partition("#")[2]
+        return load_records(record_path(f"{self.file}.json"))[int(place or 0)]
 
     @cached_property
     def demand(self) -> Demand:
@@ -78,7 +83,7 @@ class Case:
         more = "".join(f" --{option.replace('=', ' ')}" for option in self.options.split())
         fields = "".join(f" --{name.replace('_', '-')} {value}" for name, value in changed.items() if name in FIELDS)
         return (
-            f"tputfind size results/{self.name.partition('#')[0]}.json --rate {demand.rate_per_s:.6g} "
+            f"tputfind size results/{self.file}.json --rate {demand.rate_per_s:.6g} "
             f"--slo {demand.slo_ms:.6g}ms{more}{fields}"
         )
 
