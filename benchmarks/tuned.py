@@ -27,7 +27,7 @@ MODELS: Final[dict[str, dict[str, Any]]] = {
     "timm:mixer_s32_224": {},
 }
 
-_BESIDE_S: Final = 90.0
+_COMPARISON_S: Final = 90.0
 """Maximum seconds for the comparison of the winner with the plain variant; a round of large batches takes long."""
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         race = tputfind.tune(model, device="cpu", budget=given.budget, **MODELS[model])
         plain = race.contenders[0].spec
         beside = (
-            msgspec.structs.replace(one, budget_s=_BESIDE_S, batch_sizes=(race.batch_size,))
+            msgspec.structs.replace(one, budget_s=_COMPARISON_S, batch_sizes=(race.batch_size,))
             for one in (plain, race.winner)
         )
         with Children() as old, Children() as new:

@@ -527,11 +527,11 @@ def race_of_resnet50() -> Figures:
     return throughput(best), f"{best.batch_size}", *(f"{after / before:.2f}" for before, after in pairwise(steps))
 
 
-def race_beside_recipes(name: str) -> Figures:
+def race_and_recipes(name: str) -> Figures:
     """Return the winner's throughput and batch size, and the throughput of the fastest measured recipe."""
     _, best = raced(name)
-    recipes = load_records(RESULTS / f"nvidia-h200/recipes/{name}-fp16.json")
-    return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in recipes)))
+    found = load_records(RESULTS / f"nvidia-h200/recipes/{name}-fp16.json")
+    return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in found)))
 
 
 def gains_on_cpu() -> Figures:
@@ -598,12 +598,12 @@ COMPARISON = (
     ),
     *(
         Claim(
-            f"A race of {budget} beside the fastest of {count} recipes at batch 256: `{name}`",
-            "{} samples/s at batch {}, beside {}",
+            f"A race of {budget} compared with the fastest of {count} recipes at batch 256: `{name}`",
+            "{} samples/s at batch {}, compared with {}",
             f"tputfind tune {name} --dtype fp16 --budget {budget.replace(' ', '')}",
             H200,
             (f"nvidia-h200/tune/{name}-fp16.json", f"nvidia-h200/recipes/{name}-fp16.json"),
-            partial(race_beside_recipes, name),
+            partial(race_and_recipes, name),
         )
         for name, budget, count in (
             ("resnet50", "8 min", 6),
