@@ -52,10 +52,11 @@ def test_layout_whose_outputs_are_wrong_never_wins(tmp_path, ask):
 
 
 def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path, ask):
-    arguments = (*TUNE[:-2], "--max-batch", 4, "--budget", "60s", "--no-save", "--save", "race.json")
+    arguments = ("tune", *TUNE[2:-2], "--max-batch", 4, "--budget", "60s", "--no-save", "--save", "race.json")
     ran = ask(tmp_path, *arguments, f"{FILE}:by_batch")
 
     assert ran.status == 0, ran.err
+    assert ran.err.index("timing batch 1") < ran.err.index("does batch 4 fit?")  # the largest batch comes last
     _, _, front = ran.out.partition("No other variant or batch size is better in both throughput and latency")
     heading, _, *lines = front.strip().splitlines()
     assert heading.split() == ["variant", "batch", "samples/s", "p50", "ms"]
