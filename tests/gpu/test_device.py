@@ -5,6 +5,8 @@ from support.command import run
 from support.rows import time_rows
 
 from tputfind.processes.children import Children
+from tputfind.processes.messages import TryBatch
+from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
 from tputfind.record.types import DTYPES, LAYOUTS
 
@@ -34,3 +36,24 @@ def test_every_dtype_runs_in_both_layouts():
                 (row,) = time_rows(children, spec, 8)
                 assert row.failure is None, (dtype, layout, row.failure)
                 assert row.output.result == "right", (dtype, layout, row.output)
+
+
+@pytest.mark.gpu
+def test_package_that_asks_for_capability_on_import_leaves_the_device_closed(tmp_path, monkeypatch):
+    (tmp_path / "asks.py").write_text(
+        "import torch\nfound = torch.cuda.get_device_capability(), torch.cuda.get_device_properties('cuda').name\n"
+    )
+    (tmp_path / "own.py").write_text(
+        "import sys, torch\n"
+        "class Own(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        properties = torch.cuda.get_device_properties(x.device)\n"
+        "        assert sys.modules['asks'].found == ((properties.major, properties.minor), properties.name)\n"
+        "        assert properties.uuid\n"
+        "        return x\n"
+        "factory = lambda: (Own(), lambda size: torch.ones(size, 4))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Children() as children:
+        assert children.preload("asks") == ""
+        assert children.ask_one(TryBatch(read_spec(f"{tmp_path}/own.py:factory", {}), 4), Trial, 60.0).failure is None

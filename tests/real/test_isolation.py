@@ -11,11 +11,14 @@ import time
 
 import psutil
 import pytest
+import torch
 from support.command import ENVIRONMENT, QUICK, command, run
 from support.folders import MODELS
 
 from tputfind.errors import OutOfTime
 from tputfind.processes.children import Children
+from tputfind.processes.messages import TryBatch
+from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
 from tputfind.session import trials
 from tputfind.session.inspect import inspect
@@ -351,3 +354,24 @@ def test_import_in_the_server_ends_with_the_budget(tmp_path, monkeypatch):
         with pytest.raises(OutOfTime):
             children.preload("takes_a_minute")
         assert time.monotonic() - begin_s < 20
+
+
+@pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="this torch has no CUDA, whose driver no fork survives")
+def test_children_open_the_device_although_an_import_has_opened_it(tmp_path, monkeypatch):
+    (tmp_path / "opens").mkdir()
+    (tmp_path / "opens" / "__init__.py").write_text("")
+    (tmp_path / "opens" / "early.py").write_text("import torch\ntorch._C._cuda_getDeviceCount()\n")
+    (tmp_path / "own.py").write_text(
+        "import torch, opens.early\n"
+        "class Own(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        if torch.cuda._is_in_bad_fork(): raise RuntimeError('cannot open the device')\n"
+        "        return x\n"
+        "factory = lambda: (Own(), lambda size: torch.ones(size, 4))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with Children() as children:
+        assert children.preload("opens") == ""
+        assert children.preload("opens.early") == ""
+        spec = read_spec(f"{tmp_path}/own.py:factory", {"device": "cpu"})
+        assert children.ask_one(TryBatch(spec, 4), Trial, 60.0).failure is None

@@ -52,6 +52,8 @@ COPY: Final = b"copy"
 """Message to the server, followed by a connection: fork another server, which answers there."""
 IMPORT: Final = b"import "
 """Message to the server, followed by a package name: import the package, which later children need."""
+OPENED: Final = b"opened"
+"""Reply to a request to import a package: the import has opened the device, which no child can open any more."""
 _TAIL_BYTES: Final = 4096
 _GRACE_S: Final = 3.0
 """Time for a child to exit by itself after its last message, so that its own exit status is seen. The GPU's memory
@@ -114,6 +116,7 @@ class Children:
         self._log: IO[bytes] | None = None
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
+        self._openers: set[str] = set()
         self._wanted: tuple[str, ...] = ()
         self._sending = Lock()
         self._deadline_s: float | None = None
@@ -192,15 +195,24 @@ class Children:
     def preload(self, package: str) -> str:
         """Import a package in the server, so that every child has it; return why the import failed, or an empty string.
 
+        A package with a module that opens the device when it is imported is left to the children: see ``OPENED``.
+
         Raises:
             BrokenInstall: the server does not start, or torch does not import.
             BadRequest: the working directory was deleted.
         """
         control = self.connect()
+        if package.partition(".")[0] in self._openers:
+            return ""
         if package not in self._imports:
-            self._imports[package] = self._import_package(control, package)
+            said = self._import_package(control, package)
             for other in self._others:
                 other.close()  # the next copy of this server has the package
+            if said == OPENED.decode():
+                self._openers.add(package.partition(".")[0])
+                self.close()
+                return ""
+            self._imports[package] = said
         return self._imports[package]
 
     def ask(
@@ -296,10 +308,7 @@ class Children:
         accelerators = [name for name in listed if not is_host(name)]
         on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
         if spec.has_instances and not on_host:
-            raise NoSuchDevice(
-                f"--instances {size} divides the cores of a CPU, and {spec.device} is none",
-                "--device cpu runs them; --device all --all-busy runs a copy on each accelerator",
-            )
+            return  # the inspection tells whether they can share it
         given = spec.device if spec.has_instances else "cpu"
         count = len(device_cores(given) or here()) if on_host else len(accelerators)
         if count < size:
@@ -378,7 +387,7 @@ class Children:
             if problem:
                 self.close()
                 raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
-            for package in self._imports:  # the previous server, which died, had them
+            for package in self._imports:  # the previous server, which ended, had them
                 self._import_package(ours, package)
             for other in self._others:
                 other.close()  # they died with the previous server

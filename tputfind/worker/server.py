@@ -9,16 +9,19 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache, partial
 from importlib import import_module
+from inspect import getmembers
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle
 from pathlib import Path
-from types import ModuleType
-from typing import Final
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
 
 import psutil
 
-from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL
+from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL, OPENED
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a service manager sends to every process of a group.
@@ -42,14 +45,14 @@ def serve(control_fd: int) -> None:
     _adopt_orphans()
     control = Connection(control_fd)
     said = _import("torch") or _import("tputfind.worker.handlers")
-    cache = Path(os.environ[COMPILER_CACHE])
-    cache.mkdir(mode=0o700)  # after the imports, during which the end of the parent is not noticed
+    folder = Path(os.environ[COMPILER_CACHE])
+    folder.mkdir(mode=0o700)  # after the imports, during which the end of the parent is not noticed
     try:
         with suppress(OSError):
             control.send_bytes(said)
         _answer_all(control)
     finally:
-        shutil.rmtree(cache, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _answer_all(control: Connection) -> None:
@@ -59,7 +62,9 @@ def _answer_all(control: Connection) -> None:
             if question == KILL:  # the child that it was meant for has just ended
                 continue
             if question.startswith(IMPORT):
-                control.send_bytes(_import(question.removeprefix(IMPORT).decode()))
+                with _device_described():
+                    said = _import(question.removeprefix(IMPORT).decode())
+                control.send_bytes(said or (OPENED if _has_opened_device() else b""))
                 continue
             if question == COPY:
                 _fork_copy(control, recv_handle(control))
@@ -110,6 +115,70 @@ def _import(name: str) -> bytes:
     gc.collect()
     gc.freeze()  # garbage collections of the children then neither scan nor copy the objects of the packages
     return b""
+
+
+def _has_opened_device() -> bool:
+    """Return whether an import has opened the accelerator, so that no child can open it: only a child can tell."""
+    import torch
+
+    pid = os.fork()
+    if pid == 0:
+        is_open = False
+        with suppress(Exception):  # a backend without the function, or without any device
+            is_open = torch.get_device_module()._is_in_bad_fork()  # noqa: SLF001
+        os._exit(is_open)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) != 0
+
+
+@contextmanager
+def _device_described() -> Iterator[None]:
+    """Answer packages that ask for the properties of a CUDA device on import, without opening it.
+
+    A child that opens it reads them. For example, transformers imports torchao, which has kernels for some devices.
+    """
+    import torch
+
+    cuda, are_importing = torch.cuda, True
+    own = cuda.current_device, cuda.get_device_properties
+    known = cache(partial(_properties_of_devices, own[1]))
+
+    def current_device() -> int:
+        return 0 if are_importing and known() else own[0]()
+
+    def get_device_properties(device: Any = None) -> Any:
+        index = 0 if device is None else torch.device(device).index or 0
+        return known()[index] if are_importing and index < len(known()) else own[1](device)
+
+    cuda.current_device, cuda.get_device_properties = current_device, get_device_properties
+    try:
+        yield
+    finally:
+        are_importing = False  # some modules keep the functions
+        cuda.current_device, cuda.get_device_properties = own
+        with suppress(KeyError, AttributeError):
+            sys.modules["torch._dynamo.device_interface"].caching_worker_device_properties.clear()
+
+
+def _properties_of_devices(read: Callable[[int], object]) -> list[SimpleNamespace]:
+    """Return objects with the attributes of torch's properties of all CUDA devices; none if they cannot be opened."""
+    import torch
+
+    ours, theirs = Pipe(duplex=False)
+    pid = os.fork()
+    if pid == 0:
+        with suppress(Exception):
+            found = map(read, range(torch.cuda.device_count()))
+            plain = ([pair for pair in getmembers(one) if isinstance(pair[1], (int, str))] for one in found)
+            theirs.send([dict(pairs) for pairs in plain])
+        os._exit(0)
+    theirs.close()
+    try:
+        return [SimpleNamespace(**one) for one in ours.recv()]
+    except EOFError:
+        return []
+    finally:
+        ours.close()
+        os.waitpid(pid, 0)
 
 
 def _wait_for_child(pid: int, control: Connection) -> int:
