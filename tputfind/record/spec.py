@@ -136,7 +136,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         TOLD,
         Option(
             HOW,
-            "run N copies of the model at once, each on its part of the CPU's cores; batch sizes are per copy",
+            "run N copies of the model at once on a CPU, or on a GPU under NVIDIA's MPS; batch sizes are per copy",
             "N",
             partial(values.whole, most=MOST_RANKS),
             lists=True,

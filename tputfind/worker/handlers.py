@@ -180,7 +180,8 @@ def _run_trial(asked: messages.TryBatch, listener: _Told) -> _Tried:
     loaded: _Loaded | None = None
     try:
         device.limit_memory(limit_bytes, by_module=mode_class(asked.spec.mode).as_it_is)
-        device.record_allocations()
+        if not asked.spec.has_instances:  # which share the memory, so that the requests of one tell too little
+            device.record_allocations()
         workload = make_workload(asked.spec, device.torch_device, listener.doing)
         with gradients(asked.spec):
             loaded = _load(asked.spec, device, workload, asked.batch_size)
@@ -223,7 +224,7 @@ def _run_trial(asked: messages.TryBatch, listener: _Told) -> _Tried:
 
 def _follow(device: Device, work: Work) -> None:
     """Run each step that rank 0 runs, then wait for the device."""
-    ranks.follow(work)
+    ranks.follow(work, device)
     device.synchronize()
 
 

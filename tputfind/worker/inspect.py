@@ -34,6 +34,7 @@ from tputfind.worker.workload import Workload
 
 _TWICE: Final = "default process group twice"
 _GROUP_IS_UP: Final = "with --gpus the process group is up: call init_process_group unless is_initialized()"
+_MPS: Final = "start it (nvidia-cuda-mps-control -d), or keep every device busy: --device all --all-busy"
 _TOO_LARGE: Final = "try a device with more memory"
 
 
@@ -90,6 +91,11 @@ def inspect(spec: Spec) -> Inspection:
             f"--transfer {spec.transfer}: on {environment.device} no copies between host and device are timed"
         )
     total = environment.memory_total_bytes
+    if spec.has_instances and environment.can.own_memory:
+        if refusal := device.sharing_refusal():
+            raise NoSuchDevice(f"--instances {spec.instances}: {refusal}", _MPS)
+        if spec.memory_limit_bytes or spec.headroom:
+            raise BadRequest(f"--instances {spec.instances}: only those of a CPU can be held to a part of its memory")
     if unfit := mode_class(spec.mode).refusal(device.capabilities):
         raise NoSuchDevice(f"--mode {spec.mode}: {environment.device} {unfit}")
     if (spec.memory_limit_bytes or spec.headroom) and not device.capabilities.memory_limit:

@@ -8,6 +8,7 @@ that rank 0 also waits for those that are too far behind: its times are then tho
 import gc
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -26,6 +27,7 @@ from tputfind.processes.failures import CannotRunSo, said
 from tputfind.processes.messages import Group
 from tputfind.record.spec import Spec
 from tputfind.worker.devices.accelerator import kind_here
+from tputfind.worker.devices.protocol import Device
 from tputfind.worker.loops import Work
 
 _STEP, _END = b"s", b"e"
@@ -251,12 +253,21 @@ def rest() -> None:
         _member[0].rest()
 
 
-def follow(work: Work) -> None:
-    """Run one step for each step of rank 0 until its last, each output alive while the next is made."""
+def follow(work: Work, device: Device) -> None:
+    """Run one step for each step of rank 0 until its last, each output alive while the next is made.
+
+    An instance submits a step to an accelerator when the last but one is done, so that rank 0 sees how far it is.
+    """
     work = work.holding()
+    steps = deque[torch.Event]()
     with suppress(_TurnsOver):
         while True:
             work.fresh_step()
+            if _member[0].are_instances and device.capabilities.own_memory:
+                steps.append(torch.Event(device.torch_device))
+                steps[-1].record()
+                if len(steps) > 1:
+                    steps.popleft().synchronize()
 
 
 def wait_if_lost(error: BaseException) -> None:

@@ -223,6 +223,9 @@ class Accelerator(Device):
             return f"it says that it does not support {str(wanted).removeprefix('torch.')}"
         return None
 
+    def sharing_refusal(self) -> str | None:
+        return f"processes take turns on {self.torch_device}"
+
     @property
     def slows_first_step(self) -> bool:
         """Whether the first step is watched module by module, as it is under a memory limit."""

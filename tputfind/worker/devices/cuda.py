@@ -1,5 +1,7 @@
 """CUDA: events on the stream, the caching allocator's counters, and its memory fraction as the limit."""
 
+import ctypes
+from contextlib import suppress
 from typing import Any, Final, cast
 
 import torch
@@ -15,6 +17,9 @@ from tputfind.worker.devices.protocol import MemoryUse
 _CAPABILITIES: Final = dict.fromkeys(("tf32", "bf16", "amp-bf16", "int8"), (8, 0)) | {"fp8": (8, 9)}
 _POWER_CAP: Final = 0x4
 """NVML's bit for a clock reduced by the power limit; both names of the function return it."""
+
+_MPS_ENABLED: Final = 133
+"""CU_DEVICE_ATTRIBUTE_MPS_ENABLED of cuda.h. The driver's handle of a device is its number."""
 
 
 class Cuda(Accelerator):
@@ -71,6 +76,14 @@ class Cuda(Accelerator):
             has, needs = (".".join(map(str, one)) for one in (capability, needed))
             return f"it needs compute capability {needs}, and this device has {has}"
         return None
+
+    def sharing_refusal(self) -> str | None:
+        """Return None if CUDA's multi-process service runs the contexts of this device, else what is missing."""
+        enabled = ctypes.c_int(0)
+        with suppress(OSError, AttributeError):  # under ROCm
+            get_attribute = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute
+            get_attribute(ctypes.byref(enabled), _MPS_ENABLED, self._index)
+        return None if enabled.value else f"processes take turns on {self.torch_device}, since no MPS daemon runs"
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         self._limit_bytes = limit_bytes

@@ -73,6 +73,10 @@ class Device(Protocol):
     def refusal(self, dtype: str) -> str | None:
         """Return why the device cannot compute in ``dtype``; None if it can."""
 
+    def sharing_refusal(self) -> str | None:
+        """Return why several processes cannot compute on the device at the same time; None if they can."""
+        return None
+
     @abstractmethod
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         """Make the device act as if it had this much memory in total. Call it once, before the model is built.
