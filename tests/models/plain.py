@@ -476,6 +476,10 @@ def forgets_the_last_sample_above_4():
     return Above(4, forget_the_last_sample), small_inputs
 
 
+def forgets_the_last_sample_above_1000():
+    return Above(1000, forget_the_last_sample), small_inputs
+
+
 def overflows_once_above_4():
     return Above(4, divide_one_by_zero), small_inputs
 

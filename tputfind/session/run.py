@@ -106,7 +106,8 @@ def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
         session.update(safe=safe)
         spec = session.record.spec
         sizes = {*spec.sizes_up_to(edge.largest_batch), *sizes_that_divide(spec, edge.largest_batch)}
-        sizes |= {edge.largest_batch}
+        timed = {row.batch_size for row in session.record.rows if row.failure is None}
+        sizes |= {edge.largest_batch, *(size for size in timed if size <= edge.largest_batch)}
         session.time_rows(sorted((sizes | {safe.largest_batch if safe else 0}) - {0}))
         row = session.row(edge.largest_batch)
         if row is None or row.failure is None:
