@@ -84,7 +84,7 @@ def check_output(
         return _unchecked_output(_COMPANY)
     if isinstance(verdict, _Differs):
         sample = last if verdict.at_the_end else 0
-        return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative)")
+        return _wrong(sample, batch.size, small_size, f"differs by {verdict.distance:.2g} (relative) from its output")
     bad = sorted({sample for number, axis in axes.items() for sample in whole[number].bad[axis]})
     return _check_not_finite(batch, bad, axes, medium_size) or verdict
 
@@ -251,13 +251,12 @@ def _check_not_finite(
     for place, sample in enumerate(some):
         outputs = [alone[number].samples[axis][place] for number, axis in axes.items()]
         if all(one.finite() and one.largest() <= one.limits.max / _NEAR_OVERFLOW for one in outputs):
-            return _wrong(sample, batch.size, small_size, "holds NaN or infinity, and does not there")
+            return _wrong(sample, batch.size, small_size, "holds NaN or infinity, but not")
     return OutputCheck(result="not_finite")
 
 
 def _wrong(sample: int, size: int, small_size: int, how: str) -> Failure:
-    message = f"sample {sample} of batch {size}, set beside the same sample in a batch of {small_size}, {how}"
-    return Failure(kind="wrong_output", message=message)
+    return Failure(kind="wrong_output", message=f"sample {sample} of batch {size} {how} in a batch of {small_size}")
 
 
 _COMPANY: Final = "a sample's output differs from run to run, or with the batch that it is in"
