@@ -53,6 +53,7 @@ class DeviceProgress:
         self.name = name
         self.subject = ""
         self.line = ""
+        self._said = ""
         self.last_did = ""
         self.record: Record | None = None
         with listener.lock:  # other threads draw the devices
@@ -69,12 +70,14 @@ class DeviceProgress:
         left = "" if seconds_left is None else f", about {format_seconds(seconds_left)} left"
         with self._listener.lock:
             self.line = self._about(f"{what}{left}")
-            self._listener.doing(self)
+            if self.line != self._said:  # a process may end before the next batch size that it was to time
+                self._said = self.line
+                self._listener.doing(self)
 
     def did(self, what: str) -> None:
         with self._listener.lock:
             self._listener.did(self, self._about(what))
-            self.last_did = what
+            self.last_did, self._said = what, ""
 
     def measured(self, record: Record) -> None:
         with self._listener.lock:
