@@ -27,7 +27,7 @@ record default/resnet50-fp16-nhwc 200 resnet50 --dtype fp16 --layout nhwc --no-s
 record default/vit_b_16-fp16 200 vit_b_16 --dtype fp16 --no-save
 record default/mobilenet_v3_large-fp16 200 mobilenet_v3_large --dtype fp16 --no-save
 record default/efficientnet_b0-fp16 200 efficientnet_b0 --dtype fp16 --no-save
-record default/bert-fp16 200 hf:bert --dtype fp16 --no-save
+record default/bert-fp16 300 hf:bert --dtype fp16 --no-save
 record default/two_networks-train 200 "$models/train_gan.py:step" --no-save
 record default/resnet50-amp-bf16-train 200 resnet50 --phase train --dtype amp-bf16 --optimizer adamw --no-save
 modes=(--mode eager,compile,cudagraph --no-save)
@@ -38,6 +38,10 @@ record clocks/resnet50-fp16-batch-1 120 clocks resnet50 --dtype fp16 --batch-siz
 record tune/resnet50-fp16 560 tune resnet50 --dtype fp16 --budget 8min --no-save
 record tune/mobilenet_v3_large-fp16 240 tune mobilenet_v3_large --dtype fp16 --budget 3min --no-save
 record tune/vit_b_16-fp16 240 tune vit_b_16 --dtype fp16 --budget 3min --no-save
+record tune/mobilenetv4-fp16 240 tune timm:mobilenetv4_conv_medium --dtype fp16 --budget 3min --no-save
+if [ -n "${CUDA_MPS_PIPE_DIRECTORY:-}" ]; then  # a daemon of the multi-process service runs
+    record recipes/resnet50-fp16-instances 200 resnet50 --dtype fp16 --instances 1,2,4 --batch-sizes 1,32 --no-save
+fi
 if [ "$(nvidia-smi --list-gpus 2>/dev/null | wc -l)" -ge 2 ]; then
     two=(--phase train --optimizer adamw --dtype amp-bf16 --gpus 2 --no-save)
     record two/resnet50-ddp 300 resnet50 "${two[@]}" --parallel ddp

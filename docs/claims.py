@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 import pandas as pd
 
 from tputfind import load, load_record
-from tputfind.analysis.answers import rate_ratio_interval
+from tputfind.analysis.answers import rate_ratio_interval, throughput_interval
 from tputfind.analysis.race import Race
 from tputfind.record.files import load_records
 from tputfind.record.record import Record, Row
@@ -101,6 +101,13 @@ DEFAULT_RUNS: Final = {
 }
 
 
+def wrong_outputs_of_bert() -> Figures:
+    """Return the smallest batch with wrong outputs, and the largest that fits in memory."""
+    found = record("nvidia-h200/default/bert-fp16")
+    assert found.edge.limited_by == "wrong_output"
+    return f"{found.edge.fails_at}", f"{max(one.batch_size for one in found.trials if one.failure is None)}"
+
+
 def seconds_of_default_runs() -> Figures:
     """Return the shortest and the longest run, in seconds."""
     seconds = [record(f"nvidia-h200/default/{name}").wall_s for name, _ in DEFAULT_RUNS.values()]
@@ -127,6 +134,23 @@ RUNS = (
             partial(default_run, name),
         )
         for model, (name, command) in DEFAULT_RUNS.items()
+    ),
+    Claim(
+        "Training of ResNet-50 with AdamW and autocast, default run",
+        "largest batch {} at {}/s, fastest {} at {}/s, {} s",
+        "tputfind resnet50 --phase train --dtype amp-bf16 --optimizer adamw",
+        H200,
+        ("nvidia-h200/default/resnet50-amp-bf16-train.json",),
+        partial(default_run, "resnet50-amp-bf16-train"),
+    ),
+    Claim(
+        "Wrong outputs of BERT in fp16, by torch 2.11, at batch sizes that fit in memory",
+        "from batch {} on, though {} fits",
+        "tputfind hf:bert --dtype fp16",
+        H200,
+        ("nvidia-h200/default/bert-fp16.json",),
+        wrong_outputs_of_bert,
+        ("`hf:bert` in fp16 computes wrong outputs from batch {} on, though {} fits in memory",),
     ),
     Claim(
         "Default runs (five of four models)",
@@ -534,6 +558,23 @@ def race_and_recipes(name: str) -> Figures:
     return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in found)))
 
 
+def race_of_timm() -> Figures:
+    """Return the winner's throughput and batch size, and its ratio to the simplest recipe."""
+    race, best = raced("mobilenetv4")
+    return throughput(best), f"{best.batch_size}", f"{1 / (race.contenders[0].of_winner or 0.0):.2f}"
+
+
+def rates_of_instances() -> Figures:
+    """Return throughput at batch 32 and half of its interval in percent: of four instances, then of one."""
+    one, _, four = load_records(RESULTS / "nvidia-h200/recipes/resnet50-fp16-instances.json")
+    figures = list[str]()
+    for row in map(fastest, (four.rows, one.rows)):
+        interval = throughput_interval(row)
+        assert interval is not None
+        figures += throughput(row), f"{100 * interval.half_width:.1f}"
+    return tuple(figures)
+
+
 def gains_on_cpu() -> Figures:
     """Return the number of models, and the smallest and the largest gain of the winner over the default."""
     gains = [float(gain) for gain in re.findall(r"([0-9.]+) times the plain", (RESULTS / "cpu/tuned.txt").read_text())]
@@ -610,6 +651,23 @@ COMPARISON = (
             ("mobilenet_v3_large", "3 min", 3),
             ("vit_b_16", "3 min", 3),
         )
+    ),
+    Claim(
+        "A race of 3 min for MobileNetV4 of timm: `cudagraph` in channels last, compared with the simplest recipe",
+        "{} samples/s at batch {}, {} times",
+        "tputfind tune timm:mobilenetv4_conv_medium --dtype fp16 --budget 3min",
+        H200,
+        ("nvidia-h200/tune/mobilenetv4-fp16.json",),
+        race_of_timm,
+    ),
+    Claim(
+        "Four instances of ResNet-50 under MPS, batch 32 each, compared with one",
+        "{}/s ± {} %, {}/s ± {} %",
+        "tputfind resnet50 --dtype fp16 --instances 1,2,4 --batch-sizes 1,32",
+        H200,
+        ("nvidia-h200/recipes/resnet50-fp16-instances.json",),
+        rates_of_instances,
+        ("four instances of ResNet-50 in fp16 reached {} samples/s at batch 32 (± {} %), one {} (± {} %)",),
     ),
     Claim(
         "Races of 2 min on a CPU: how many times the throughput of the default the winners have, both timed again",
