@@ -21,7 +21,8 @@ _LESS_BYTES: Final = (0, *(2**power for power in range(20, 27)))
 _FULL: Final = 0.9
 """Fraction of a device's memory: an allocator that holds more frees unused blocks before it takes more, so that its
 reserved bytes no longer show the need of a batch."""
-_MOST_ELEMENTS: Final = 2**31 - 1
+_MOST_ELEMENTS: Final = 2**31 - 1, 2**32 - 1
+"""Maximum number of elements that 32 bits count, with and without a sign."""
 _AMOUNT: Final = r"\d{1,6}(?:\.\d+)? (?:[KMGTPE]iB|bytes)"
 _REFUSAL: Final = re.compile(
     rf"Tried to allocate (?P<asked>{_AMOUNT})\..* of which (?P<free>{_AMOUNT}) is free\."
@@ -104,7 +105,7 @@ def index_limits(traces: Sequence[Trace], element_bytes: Collection[int]) -> lis
         for width in element_bytes
         if size % (trace.batch_size * width) == 0
     }
-    return sorted({_MOST_ELEMENTS // elements for elements in per_sample if elements})
+    return sorted({most // elements for elements in per_sample if elements for most in _MOST_ELEMENTS})
 
 
 class NonMonotonic(NamedTuple):
