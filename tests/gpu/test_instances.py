@@ -32,7 +32,7 @@ def mps(tmp_path_factory):
 def test_instances_without_the_service_are_refused_in_one_line(tmp_path):
     refused = run(tmp_path, "resnet18", "--instances", 2, *FEW, "--quiet")
 
-    refused.check_refused(3, "--instances 2: processes take turns on cuda:0, since no MPS daemon runs")
+    refused.check_refused(3, "--instances 2: processes take turns on cuda:0 unless the daemon of ")
 
 
 def test_memory_limit_of_instances_is_refused_in_one_line(tmp_path, mps):

@@ -34,7 +34,7 @@ from tputfind.worker.workload import Workload
 
 _TWICE: Final = "default process group twice"
 _GROUP_IS_UP: Final = "with --gpus the process group is up: call init_process_group unless is_initialized()"
-_MPS: Final = "start it (nvidia-cuda-mps-control -d), or keep every device busy: --device all --all-busy"
+_COPY_ON_EACH: Final = "--device all --all-busy runs a copy on each accelerator"
 _TOO_LARGE: Final = "try a device with more memory"
 
 
@@ -93,7 +93,7 @@ def inspect(spec: Spec) -> Inspection:
     total = environment.memory_total_bytes
     if spec.has_instances and environment.can.own_memory:
         if refusal := device.sharing_refusal():
-            raise NoSuchDevice(f"--instances {spec.instances}: {refusal}", _MPS)
+            raise NoSuchDevice(f"--instances {spec.instances}: {refusal}", _COPY_ON_EACH)
         if spec.memory_limit_bytes or spec.headroom:
             raise BadRequest(f"--instances {spec.instances}: only those of a CPU can be held to a part of its memory")
     if unfit := mode_class(spec.mode).refusal(device.capabilities):

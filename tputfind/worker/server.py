@@ -154,7 +154,8 @@ def _device_described() -> Iterator[None]:
         yield
     finally:
         are_importing = False  # some modules keep the functions
-        cuda.current_device, cuda.get_device_properties = own
+        if (cuda.current_device, cuda.get_device_properties) == (current_device, get_device_properties):
+            cuda.current_device, cuda.get_device_properties = own  # else the package put its own functions there
         with suppress(KeyError, AttributeError):
             sys.modules["torch._dynamo.device_interface"].caching_worker_device_properties.clear()
 

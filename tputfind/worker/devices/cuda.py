@@ -18,6 +18,7 @@ _CAPABILITIES: Final = dict.fromkeys(("tf32", "bf16", "amp-bf16", "int8"), (8, 0
 _POWER_CAP: Final = 0x4
 """NVML's bit for a clock reduced by the power limit; both names of the function return it."""
 
+_MPS_DAEMON: Final = "the daemon of NVIDIA's multi-process service (nvidia-cuda-mps-control -d)"
 _MPS_ENABLED: Final = 133
 """CU_DEVICE_ATTRIBUTE_MPS_ENABLED of cuda.h. The driver's handle of a device is its number."""
 
@@ -78,12 +79,12 @@ class Cuda(Accelerator):
         return None
 
     def sharing_refusal(self) -> str | None:
-        """Return None if CUDA's multi-process service runs the contexts of this device, else what is missing."""
+        """Return what is missing unless CUDA's multi-process service runs the contexts of this device."""
         enabled = ctypes.c_int(0)
         with suppress(OSError, AttributeError):  # under ROCm
             get_attribute = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute
             get_attribute(ctypes.byref(enabled), _MPS_ENABLED, self._index)
-        return None if enabled.value else f"processes take turns on {self.torch_device}, since no MPS daemon runs"
+        return None if enabled.value else f"{super().sharing_refusal()} unless {_MPS_DAEMON} runs"
 
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         self._limit_bytes = limit_bytes
