@@ -28,7 +28,8 @@ record default/vit_b_16-fp16 200 vit_b_16 --dtype fp16 --no-save
 record default/mobilenet_v3_large-fp16 200 mobilenet_v3_large --dtype fp16 --no-save
 record default/efficientnet_b0-fp16 200 efficientnet_b0 --dtype fp16 --no-save
 record default/bert-fp16 300 hf:bert --dtype fp16 --no-save
-record default/two_networks-train 200 "$models/train_gan.py:step" --no-save
+cp "$models/train_gan.py" .
+record default/two_networks-train 200 train_gan.py:step --no-save
 record default/resnet50-amp-bf16-train 200 resnet50 --phase train --dtype amp-bf16 --optimizer adamw --no-save
 modes=(--mode eager,compile,cudagraph --no-save)
 record recipes/resnet50-fp16 400 resnet50 --dtype fp16 --layout nchw,nhwc --batch-sizes 256 "${modes[@]}"
