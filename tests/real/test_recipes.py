@@ -74,6 +74,20 @@ def test_a_wrong_list_is_one_line_before_anything_is_measured(tmp_path, ask, arg
     ask(tmp_path, f"{MODELS}/compiled.py:small", "--device", "cpu", *arguments).check_refused(2, expected)
 
 
+@pytest.mark.parametrize(
+    "model", [("vit_b_16", "--image-size", 32), ("timm:vit_tiny_patch16_224", "--phase", "train", "--grad-checkpoint")]
+)
+def test_the_lines_of_python_build_models_of_other_sizes_and_options(tmp_path, ask, model):
+    ran = ask(tmp_path, *model, "--device", "cpu", "--batch-sizes", 2, *QUICK)
+    record = tputfind.load_record(next((tmp_path / "results").glob("*.json")))
+    lines = "\n".join(snippet.lines(record, 2)).replace("pretrained=True", "pretrained=False")  # not downloaded
+
+    exec(lines, names := {"labels": torch.tensor([0, 1])})
+
+    assert ran.status == 0, ran.err
+    assert names["y"].shape == (2, 1000)
+
+
 @pytest.mark.parametrize("more", [(), ("--layout", "nhwc", "--dtype", "amp-bf16"), ("--phase", "train")])
 def test_the_lines_of_python_run_as_they_stand_and_compute_the_same(tmp_path, ask, more):
     ran = ask(tmp_path, "mobilenet_v3_small", "--image-size", 32, "--device", "cpu", "--batch-sizes", 2, *more, *QUICK)

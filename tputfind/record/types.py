@@ -45,6 +45,8 @@ QUANTIZED: Final[dict[str, str]] = {
 """Dtypes of quantised linear layers, each with the configuration of torchao."""
 CONVERTED: Final[dict[str, str]] = {"fp16": "float16"} | dict.fromkeys(("bf16", *QUANTIZED), "bfloat16")
 """torch's name of the dtype to which real floating-point parameters are converted; float32 for all others."""
+SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
+"""Prefixes of torchvision's models that are built for one image size, and the builder's argument for that size."""
 AUTOCAST: Final[dict[str, str]] = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 """torch's name of the dtype of autocast."""
 LAYOUTS: Final = get_args(Layout)

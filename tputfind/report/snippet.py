@@ -1,12 +1,12 @@
 """Python code that runs a model as it was measured."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.record.types import AUTOCAST, CONVERTED, MODES, QUANTIZED, GradMode, is_compile_mode
+from tputfind.record.types import AUTOCAST, CONVERTED, MODES, QUANTIZED, SIZED, GradMode, is_compile_mode
 
 _GRAD_MODES: Final[dict[GradMode, str]] = {
     "inference": "torch.inference_mode()",
@@ -21,14 +21,14 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.phase == "step":
         yield f"...  # {spec.model} at batch size {batch_size}, on {record.environment.device}"
         return
-    if spec.has_instances:
-        yield f"# in each of {spec.instances} processes, started on its part of the cores (taskset -c ...)"
-    device = json.dumps(record.environment.device.partition(":")[0])
-    yield from _model(spec)
-    if spec.dtype == "tf32":
-        yield "torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True"
-    dtype = f"torch.{CONVERTED.get(spec.dtype, 'float32')}"
-    nhwc = ".to(memory_format=torch.channels_last)" if spec.layout == "nhwc" else ""
+    yield from _start(record)
+    kind, shape = record.environment.device.partition(":")[0], record.input_shape.split("x")
+    device, dtype = json.dumps(kind), f"torch.{CONVERTED.get(spec.dtype, 'float32')}"
+    yield from _model(spec, shape)
+    if kind == "cuda" and spec.dtype in ("fp32", "tf32"):
+        yield f"torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = {spec.dtype == 'tf32'}"
+    channels_last = "channels_last_3d" if len(shape) == _VOLUME else "channels_last"
+    nhwc = f".to(memory_format=torch.{channels_last})" if spec.layout == "nhwc" else ""
     if spec.dtype == "own":
         yield f"model = model.to({device}){nhwc}"
     elif spec.dtype not in QUANTIZED and any(
@@ -49,12 +49,14 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         argument = "mode" if spec.mode in MODES else "backend"
         more = f", {argument}={json.dumps(how)}" if how not in ("", "freezing") else ""
         yield f"model = torch.compile(model, dynamic=False{more})"
-    shape = record.input_shape.split("x")
-    if spec.source in ("torchvision", "timm") and all(length.isdigit() for length in shape):
+    if spec.parallel is not None:
+        yield _SPREAD[spec.parallel]
+    seen = {sight for row in record.rows for sight in row.seen}
+    is_one_tensor = seen.isdisjoint(("several_inputs", "named_inputs")) and all(length.isdigit() for length in shape)
+    if spec.source in ("torchvision", "timm") and is_one_tensor:
         yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"
     else:
         yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
-    seen = {sight for row in record.rows for sight in row.seen}
     if "own_optimizers" in seen:
         yield from _trainer(spec, device)
         return
@@ -68,21 +70,56 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     yield from _step(spec, modes, f"model({inputs})", loss)
 
 
-def _model(spec: Spec) -> Iterator[str]:
+_VOLUME: Final = 4
+"""The number of lengths of a sample of volumes or frames."""
+_SPREAD: Final = {
+    "ddp": "model = torch.nn.parallel.DistributedDataParallel(model)",
+    "fsdp": "torch.distributed.fsdp.fully_shard(model)  # and before that each of its blocks",
+}
+
+
+def _start(record: Record) -> Iterator[str]:
+    """Yield comments on how the processes are started."""
+    spec, (_, _, cores) = record.spec, record.environment.device.partition(":")
+    on_host = record.environment.can.is_cpu
+    if spec.has_instances:
+        how = "started on its part of the cores (taskset -c ...)" if on_host else "while NVIDIA's MPS daemon runs"
+        yield f"# in each of {spec.instances} processes, {how}"
+    elif on_host and cores:
+        yield f"# started on cores {cores} alone (taskset -c ...)"
+    if spec.device_count > 1:
+        yield f"# in each of {spec.device_count} processes (torchrun), after torch.distributed.init_process_group()"
+    if spec.allocator == "expandable":
+        yield "# started with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+def _model(spec: Spec, shape: Sequence[str]) -> Iterator[str]:
     name = spec.model.partition(":")[2]
-    weights = json.dumps(spec.weights or "DEFAULT")
+    is_file = spec.weights is not None and not spec.weights.isupper()  # names of published weights are in capitals
+    is_resized = spec.image_size is not None or spec.input_size is not None
     end = ".train()" if spec.phase == "train" else ".eval()"
     match spec.source:
         case "torchvision":
+            sized = [argument for start, argument in SIZED.items() if is_resized and spec.model.startswith(start)]
+            more = "" if is_file or sized else f", weights={json.dumps(spec.weights or 'DEFAULT')}"
+            for argument in sized:
+                more += f", {argument}={shape[-1] if argument == 'image_size' else f'({shape[-2]}, {shape[-1]})'}"
             yield "import torch, torchvision"
-            yield f"model = torchvision.models.get_model({json.dumps(spec.model)}, weights={weights}){end}"
+            yield f"model = torchvision.models.get_model({json.dumps(spec.model)}{more}){end}"
         case "timm":
+            channels = "" if spec.input_size is None else f", in_chans={shape[0]}"
+            size = f"  # with img_size=({shape[-2]}, {shape[-1]}) if it takes one" if is_resized else ""
             yield "import timm, torch"
-            yield f"model = timm.create_model({json.dumps(name)}, pretrained=True){end}"
+            yield f"model = timm.create_model({json.dumps(name)}, pretrained={not is_file}{channels}){end}{size}"
         case _:
+            is_file = False
             yield "import torch"
             yield f"model = ...  # {spec.model}"
             yield f"model{end}"
+    if is_file:
+        yield f"model.load_state_dict(torch.load({json.dumps(spec.weights)}))"
+    if spec.grad_checkpoint:
+        yield f"model.{'gradient_checkpointing_enable' if spec.source == 'hf' else 'set_grad_checkpointing'}()"
 
 
 _SPELLED: Final = {

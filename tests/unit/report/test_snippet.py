@@ -2,7 +2,7 @@
 
 import pytest
 from msgspec.structs import replace
-from support.records import example
+from support.records import CPU_CAN, example
 
 from tputfind.report import snippet
 
@@ -71,3 +71,59 @@ def test_snippet_of_a_lightning_module_trains_by_its_own_optimizers():
 @pytest.mark.parametrize(("seen", "inputs"), [((), "x"), (("several_inputs",), "*x"), (("named_inputs",), "**x")])
 def test_snippet_gives_inputs_to_the_model_as_it_takes_them(seen, inputs):
     assert f"    y = model({inputs})" in lines_of(seen=seen)
+
+
+@pytest.mark.parametrize(("dtype", "tf32"), [("fp32", False), ("tf32", True)])
+def test_snippet_of_fp32_on_cuda_sets_the_arithmetic(dtype, tf32):
+    assert f"torch.backends.cudnn.allow_tf32 = {tf32}\n" in lines_of(dtype=dtype)
+    assert "allow_tf32" not in lines_of(dtype="bf16")
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"model": "vit_b_16", "image_size": 384}, 'get_model("vit_b_16", image_size=224).eval()'),
+        ({"model": "maxvit_t", "image_size": 384}, 'get_model("maxvit_t", input_size=(224, 224)).eval()'),
+        ({"model": "resnet50", "image_size": 384}, 'get_model("resnet50", weights="DEFAULT").eval()'),
+        ({"model": "resnet50", "weights": "IMAGENET1K_V1"}, 'get_model("resnet50", weights="IMAGENET1K_V1").eval()'),
+        ({"model": "resnet50", "weights": "state.pt"}, 'get_model("resnet50").eval()\nmodel.load_state_dict('),
+        ({"model": "timm:vit_tiny", "image_size": 384}, "pretrained=True).eval()  # with img_size=(224, 224)"),
+        ({"model": "timm:vit_tiny", "weights": "state.pt"}, "pretrained=False).eval()\nmodel.load_state_dict("),
+        ({"model": "timm:vit_tiny", "input_size": (3, 9, 9)}, "pretrained=True, in_chans=3).eval()"),
+    ],
+)
+def test_snippet_builds_the_model_with_the_sizes_and_weights_of_the_measurement(fields, line):
+    assert line in lines_of(**fields)
+
+
+def test_snippet_of_a_model_of_volumes_has_its_own_channels_last():
+    record = replace(example(), input_shape="3x16x112x112", spec=replace(example().spec, layout="nhwc"))
+
+    text = "\n".join(snippet.lines(record, 4))
+    assert text.count("torch.channels_last_3d") == 2
+
+
+def test_snippet_leaves_several_inputs_to_the_reader():
+    assert "x = ...  # 4 samples of 3x224x224" in lines_of(seen=("several_inputs",))
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"allocator": "expandable"}, "# started with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
+        ({"instances": 4}, "# in each of 4 processes, while NVIDIA's MPS daemon runs"),
+        ({"phase": "train", "parallel": "ddp", "gpus": 2}, "# in each of 2 processes (torchrun)"),
+        ({"phase": "train", "parallel": "ddp", "gpus": 2}, "model = torch.nn.parallel.DistributedDataParallel(model)"),
+        ({"phase": "train", "parallel": "fsdp", "gpus": 2}, "torch.distributed.fsdp.fully_shard(model)"),
+        ({"model": "timm:vit", "phase": "train", "grad_checkpoint": True}, "model.set_grad_checkpointing()"),
+        ({"model": "hf:bert", "phase": "train", "grad_checkpoint": True}, "model.gradient_checkpointing_enable()"),
+    ],
+)
+def test_snippet_names_what_else_the_recipe_needs(fields, line):
+    assert line in lines_of(**({"dtype": "bf16"} | fields))
+
+
+def test_snippet_of_a_core_set_names_the_cores():
+    record = replace(example(), environment=replace(example().environment, device="cpu:0-1", can=CPU_CAN))
+
+    assert next(snippet.lines(record, 4)) == "# started on cores 0-1 alone (taskset -c ...)"

@@ -14,6 +14,7 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
+from tputfind.record.types import SIZED
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
@@ -32,8 +33,6 @@ _FLOWN: Final = 520, 960
 _DETECTED: Final = {"320_fpn": (320, 640), "ssd300": (300, 300), "ssdlite320": (320, 320)}
 """Sizes to which detectors resize their images, by a part of the name; images of that size stay as they are."""
 _DETECTED_ELSE: Final = 800, 1333
-_SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
-"""Prefixes of models that are built for one image size, and the builder's argument for that size."""
 
 
 class _Family(NamedTuple):
@@ -180,7 +179,7 @@ def _published_weights(spec: Spec) -> Any:
 
 def _size_argument(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """Return the builder's arguments for a sample shape other than that of its published weights."""
-    for start, argument in _SIZED.items():
+    for start, argument in SIZED.items():
         if name.startswith(start):
             return {"weights": None, argument: shape[-1] if argument == "image_size" else shape[-2:]}
     return {}
