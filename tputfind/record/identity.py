@@ -21,7 +21,7 @@ def name_of(spec: Spec, *, images: bool = True) -> str:
 
     Without ``images`` among the inputs, ``nchw`` is left out.
     On several devices it ends with ``ddp x2``, for several instances with ``instances=2``, and with a chosen allocator
-    with ``allocator=native``.
+    with ``allocator=native``. Training with gradient checkpointing has the word ``checkpoint``.
     """
     ranks = [] if spec.ranks is None else [*filter(None, [spec.parallel]), f"x{spec.ranks}"]
     if spec.has_instances:
@@ -29,7 +29,8 @@ def name_of(spec: Spec, *, images: bool = True) -> str:
     allocator = [] if spec.allocator is None else [f"allocator={spec.allocator}"]
     layout = [spec.layout] if images or spec.layout != "nchw" else []
     words = ["own step"] if spec.phase == "step" else [spec.dtype, *layout, spec.mode]
-    return " ".join([*words, *(["train"] if spec.phase == "train" else []), *ranks, *allocator])
+    trains = ["train", *(["checkpoint"] if spec.grad_checkpoint else [])] if spec.phase == "train" else []
+    return " ".join([*words, *trains, *ranks, *allocator])
 
 
 Role = Literal["work", "told", "asked", "free"]
@@ -107,7 +108,8 @@ def work_key(record: Record) -> tuple[tuple[str, object], ...]:
     del work["dtype"]
     if record.spec.allocator is not None:
         del work["allocator_conf"]
-    return (*work.items(), ("method", record.method), ("all busy", record.spec.load == "all_busy"))
+    checkpoint = "checkpoint", record.spec.grad_checkpoint
+    return (*work.items(), ("method", record.method), checkpoint, ("all busy", record.spec.load == "all_busy"))
 
 
 def requests_key(record: Record) -> tuple[object, ...]:

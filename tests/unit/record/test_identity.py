@@ -68,3 +68,11 @@ def test_records_of_busy_devices_answer_the_question_of_their_one_spec():
     assert identity.unlike_questions(found, asked) == []
     other = identity.Question((replace(record.spec, model="vgg11"),))
     assert identity.unlike_questions(found, other) == ["model (resnet50 there, vgg11 here)"]
+
+
+def test_training_with_checkpointing_is_other_work_of_another_name():
+    plain = replace(example(), spec=replace(example().spec, phase="train", dtype="bf16"))
+    twice = replace(plain, spec=replace(plain.spec, grad_checkpoint=True))
+
+    assert identity.name_of(twice.spec) == identity.name_of(plain.spec) + " checkpoint"
+    assert identity.work_key(twice) != identity.work_key(plain)
