@@ -77,6 +77,12 @@ def _health_figure(find: Callable[[answers.RowHealth], Value]) -> Callable[[Reco
     return value
 
 
+def _energy_mj_per_sample(record: Record, row: Row) -> Value:
+    seen = answers.health(row)
+    # The power is that of the first device, and the samples are those of all.
+    return None if seen is None or record.spec.device_count > 1 else seen.energy_mj_per_sample
+
+
 def _median_interval(record: Record, row: Row) -> Interval | None:
     return None if answers.ran_in_one_of_several(record, row) else answers.latency_interval_ms(row)
 
@@ -168,7 +174,7 @@ COLUMNS: Final = (
     ),
     Column("sm_clock_mhz", "Float64", _health_figure(lambda seen: seen.sm_clock_mhz), shown=Shown(8, "SM MHz", "page")),
     Column("power_w", "Float64", _health_figure(lambda seen: seen.power_w), shown=Shown(9, "W", "page")),
-    Column("energy_mj_per_sample", "Float64", _health_figure(lambda seen: seen.energy_mj_per_sample)),
+    Column("energy_mj_per_sample", "Float64", _energy_mj_per_sample),
     Column("throttled", "boolean", _health_figure(lambda seen: seen.throttled)),
     _column_of_all_rows("notices", "string", _notices),
     Column("processes", "Int64", lambda _, row: len(row.timings)),

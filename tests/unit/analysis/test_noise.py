@@ -354,6 +354,13 @@ def test_energy_per_sample_is_power_times_time_over_samples():
     assert one.energy_mj_per_sample == pytest.approx(400 * 0.5 / (100 * 4) * 1000)
 
 
+def test_energy_of_several_devices_is_unknown_from_the_power_of_one():
+    record = replace(example(), spec=replace(example().spec, dtype="bf16", phase="train", parallel="ddp", gpus=2))
+
+    assert frame([record])["energy_mj_per_sample"].isna().all()
+    assert frame([example()])["energy_mj_per_sample"].notna().any()
+
+
 def test_the_interval_of_the_throughput_holds_it():
     rng = random.Random(1)
     timings = tuple(Timing(device_ms=tuple(quiet(rng))) for _ in range(3))
