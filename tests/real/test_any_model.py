@@ -353,6 +353,18 @@ def test_settings_of_the_users_file_are_kept_or_overridden_and_recorded(tmp_path
     assert {"settings_kept", "settings_overridden"} <= kinds(record)
 
 
+def test_settings_as_they_are_measured_are_not_called_overridden(tmp_path, ask):
+    (tmp_path / "net.py").write_text(
+        "import torch\n"
+        "torch.backends.cudnn.allow_tf32 = False\n"
+        "make = lambda: (torch.nn.Linear(4, 4), lambda batch: torch.randn(batch, 4))\n"
+    )
+    ran = ask(tmp_path, "net.py:make", "--device", "cpu", "--batch-sizes", 4, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert "settings_overridden" not in kinds(ran.record())
+
+
 def test_the_generators_of_torch_python_and_numpy_are_seeded_alike(tmp_path):
     from tputfind.record.spec import read_spec
     from tputfind.worker.workload import Workload

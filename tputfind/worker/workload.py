@@ -108,8 +108,10 @@ class Workload:
             raise BadRequest(
                 f"{spec.model}: its input function takes {other}, and is called with one argument, the batch size"
             )
-        self.settings = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
+        changed = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # undoes what the user's file has set
+        measured = read_settings()
+        self.settings = tuple(one for one in changed if one.kept or measured.get(one.name) != one.value)
         self._forward = getattr(module, "_orig_mod", module).forward
         self.refuses_eval = not _set_eval(module)
         if filled or not source.deferrable:

@@ -85,12 +85,12 @@ def _settings_notices(record: Record) -> Iterator[Notice]:
     overridden = [setting for setting in record.settings if not setting.kept]
     kept = [setting for setting in record.settings if setting.kept]
     if overridden:
-        own = record.spec.dtype == "tf32"
+        as_tf32 = record.spec.dtype == "fp32" and record.environment.device.startswith("cuda")
         yield Notice(
             kind="settings_overridden",
             seen=f"the file sets {_list_settings(overridden)}",
             cause=f"overridden by --dtype {record.spec.dtype}",
-            advice="leave the line out" if own else "--dtype tf32 measures it so",
+            advice="--dtype tf32 measures it so" if as_tf32 else "leave the line out",
         )
     if kept:
         yield Notice(
