@@ -32,7 +32,7 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     try:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
-        hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec.mode))
+        hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec))
         raise ModelFailed(f"{spec.model} cannot be built: {death}", hint) from None
     others_bytes = memory_in_use_bytes(*inspection.environment.device_uuids)
     kept_to = None if children.cores is None else cores.text(children.cores)

@@ -118,10 +118,10 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
     if for_want_of_memory(failure):
         advice = "try a smaller batch, dtype or input, or a device with more memory"
         if failure.kind == "host_memory":
-            advice = notices.advice(failure.kind, spec.mode)
+            advice = notices.advice(failure.kind, spec)
         how = f"not even batch {batch_size} fits" if smallest else f"batch {batch_size} does not fit"
         return NothingFits(f"{spec.model}: {how} ({failure.message})", advice)
-    advice = notices.advice(failure.kind, spec.mode)
+    advice = notices.advice(failure.kind, spec)
     # The traceback helps the author of the model.
     shown = failure.traceback if spec.own_code else ""
     if failure.kind == "error" and not failure.traceback:

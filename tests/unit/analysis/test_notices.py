@@ -165,6 +165,9 @@ def test_allocator_retries_in_every_batch_are_reported_but_not_a_few(retries, ex
     if notice:
         assert notice.batch_sizes == (4,)
         assert f"retried {retries} times" in notice.seen
+        expandable = replace(example(), rows=rows, spec=replace(example().spec, allocator="expandable"))
+        assert "--allocator" in notice.advice
+        assert "--allocator" not in told(expandable, "allocator_retries").advice
 
 
 @pytest.mark.parametrize(
@@ -201,6 +204,7 @@ def test_too_few_latencies_for_slo_percentile_are_reported():
     assert record.spec.percentile == 99
     assert notice.batch_sizes == (1, 4)
     assert notice.cause == "it needs 100 latency batches, not 98"
+    assert notice.advice == "--batches 100, or lower --percentile"
     free = replace(record, spec=replace(record.spec, slo_ms=None))
     assert told(free, "few_latency_samples") is None
 
@@ -213,7 +217,9 @@ def test_host_bound_advice_depends_on_mode_and_phase():
 
     assert advice() == "try a larger batch, --mode cudagraph or compile"
     assert advice(mode="compile") == "try a larger batch or --mode cudagraph"
-    assert advice(phase="train", dtype="bf16", mode="compile") == "try a larger batch or --mode compile"
+    assert advice(phase="train", dtype="bf16") == "try a larger batch or --mode compile"
+    assert advice(phase="train", dtype="bf16", mode="compile") == "try a larger batch"
+    assert advice(phase="train", dtype="bf16", parallel="ddp", gpus=2) == "try a larger batch"
 
 
 def test_default_latency_limit_is_reported_only_if_it_ended_the_search():
@@ -325,7 +331,13 @@ def test_fragmentation_is_reported_from_5_percent_with_the_set_limit(forecast, e
     ],
 )
 def test_eager_mode_is_advised_if_another_mode_may_be_the_cause(mode, kind, eager):
-    assert (notices.advice(kind, mode) == "--mode eager runs the model as it is") is eager
+    assert (notices.advice(kind, Spec(model="resnet18", mode=mode)) == "--mode eager runs the model as it is") is eager
+
+
+def test_advice_for_an_own_step_names_no_option_that_it_refuses():
+    step = Spec(model="net.py:step", phase="step", dtype="own")
+
+    assert not any("--dtype" in notices.advice(kind, step) for kind in ("unsupported", "kernel_limit"))
 
 
 def failed(kind, message="it is said so"):
@@ -748,11 +760,20 @@ def test_repeated_user_inputs_are_reported_for_rows_or_trials_alone(model, said)
         assert all(one.seen == "batches above 63 repeat 63 samples" and one.batch_sizes == sizes for one in each)
 
 
-@pytest.mark.parametrize(("dtype", "advice"), [("fp32", "--dtype tf32"), ("tf32", "leave the line out")])
-def test_settings_of_a_model_file_are_named_with_what_became_of_them(dtype, advice):
+@pytest.mark.parametrize(
+    ("dtype", "device", "advice"),
+    [
+        ("fp32", "cuda:0", "--dtype tf32"),
+        ("tf32", "cuda:0", "leave the line out"),
+        ("amp-bf16", "cuda:0", "leave the line out"),
+        ("fp32", "cpu", "leave the line out"),
+    ],
+)
+def test_settings_of_a_model_file_are_named_with_what_became_of_them(dtype, device, advice):
     names = ("torch.backends.cuda.matmul.allow_tf32", "torch.set_float32_matmul_precision()", "torch.c", "torch.d")
     settings = tuple(Setting(name=name, value="torch.high", kept=False) for name in names)
     record = replace(example(), spec=replace(example().spec, dtype=dtype), settings=settings)
+    record = replace(record, environment=replace(record.environment, device=device))
     kept = replace(record, settings=(replace(settings[0], kept=True),))
 
     overridden = told(record, "settings_overridden")

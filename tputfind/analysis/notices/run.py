@@ -6,6 +6,7 @@ from typing import Final
 from tputfind.analysis.answers import others_busy_cores
 from tputfind.analysis.notices.words import batches, brief, few, sizes, span
 from tputfind.record.record import TRIAL_STEPS, Failure, FailureKind, Notice, Record, Row, Trial
+from tputfind.record.spec import Spec
 from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.units import format_bytes
 
@@ -193,9 +194,11 @@ ADVICE: Final[dict[FailureKind, str]] = {
 """Advice for each kind of failure, in one line."""
 
 
-def advice(kind: FailureKind, mode: str) -> str:
-    if mode != "eager" and kind in ("unsupported", "wrong_output"):
+def advice(kind: FailureKind, spec: Spec) -> str:
+    if spec.mode != "eager" and kind in ("unsupported", "wrong_output"):
         return "--mode eager runs the model as it is"
+    if spec.phase == "step":  # which takes neither dtype nor layout
+        return {"unsupported": ADVICE["error"], "kernel_limit": "split the batch"}.get(kind, ADVICE[kind])
     return ADVICE[kind]
 
 
@@ -226,7 +229,7 @@ def _failure_notices(record: Record) -> Iterator[Notice]:
         cause = "a trial is only a few steps" if later else _CAUSES[smallest.kind]
         if kind == "row_error" and any(size in passed for size in sizes):
             cause = "the model fails after more steps than a trial has"
-        to_do = _advice(smallest, record.spec.mode, later=later)
+        to_do = _advice(smallest, record.spec, later=later)
         yield Notice(
             kind=kind,
             seen=seen + brief(smallest.plain, seen, cause, to_do),
@@ -236,14 +239,14 @@ def _failure_notices(record: Record) -> Iterator[Notice]:
         )
 
 
-def _advice(failure: Failure, mode: str, *, later: bool) -> str:
+def _advice(failure: Failure, spec: Spec, *, later: bool) -> str:
     """Return the advice for a failure in a record, whose traceback was not printed."""
     where = "tputfind report RECORD --traceback shows its traceback" if failure.traceback else ""
     if later:
         return "; ".join(filter(None, ("do not deploy it", where)))
     if failure.kind == "error":
         return where or ADVICE["died"]
-    return advice(failure.kind, mode)
+    return advice(failure.kind, spec)
 
 
 def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:

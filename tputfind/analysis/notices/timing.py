@@ -17,7 +17,7 @@ def timing_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     yield from _clock_test_notices(record)
     yield from _window_notices(record, timed)
     yield from _health_notices(record, timed)
-    yield from _allocator_notices(timed)
+    yield from _allocator_notices(record, timed)
     yield from _copy_notices(timed)
     yield from _host_bound_notices(record, timed)
     yield from _graph_break_notices(timed)
@@ -47,12 +47,12 @@ def _window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="few_latency_samples",
             seen=f"p{spec.percentile:g} of the latency is unknown at {batches(few)}",
             cause=f"it needs {needed} latency batches, not {min(len(row.latency_ms) for row in few)}",
-            advice="raise --max-seconds or lower --percentile",
+            advice=f"{f'--batches {needed}' if wanted else 'raise --max-seconds'}, or lower --percentile",
             batch_sizes=sizes(few),
         )
 
 
-def _allocator_notices(timed: Sequence[Row]) -> Iterator[Notice]:
+def _allocator_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield the notice of rows with a retry or more per step; the first step alone may take one or two."""
     busy = [row for row in timed if (row.allocator_retries or 0) >= row.steps]
     if busy:
@@ -61,7 +61,7 @@ def _allocator_notices(timed: Sequence[Row]) -> Iterator[Notice]:
             kind="allocator_retries",
             seen=f"the allocator freed memory and retried {most} times at {batches(busy)}",
             cause="it only just fits",
-            advice="take a smaller batch, or --allocator expandable",
+            advice="take a smaller batch" + (", or --allocator expandable" if record.spec.allocator is None else ""),
             batch_sizes=sizes(busy),
         )
 
@@ -93,14 +93,13 @@ def _host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
-        way = record.spec.mode if record.spec.phase == "infer" else record.spec.phase
-        ran = way.partition(":")[0], record.environment.can.graphs
-        less_python = _LESS_PYTHON.get(ran, "try a larger batch")
+        ran = record.spec.phase, record.spec.mode.partition(":")[0], record.environment.can.graphs
+        less_python = _LESS_PYTHON.get(ran, "") if record.spec.device_count == 1 else ""
         yield Notice(
             kind="host_bound",
             seen=f"submitting takes {span(min(shares), max(shares))} of the time at {batches(bound)}",
             cause=_WAITS_ITSELF if grows else "the device waits for Python",
-            advice="a profiler says where" if grows else less_python,
+            advice="a profiler says where" if grows else f"try a larger batch{less_python}",
             batch_sizes=sizes(bound),
         )
 
@@ -124,13 +123,13 @@ _SAME_LAUNCHES: Final = 4.0
 """Launching the kernels of a large batch takes as long as for a small one, except for host load."""
 _WAITS_ITSELF: Final = "the model's own code waits for the device (.item())"
 _LESS_PYTHON: Final = {
-    ("eager", True): "try a larger batch, --mode cudagraph or compile",
-    ("eager", False): "try a larger batch or --mode compile",
-    ("compile", True): "try a larger batch or --mode cudagraph",
-    ("train", True): "try a larger batch or --mode compile",
-    ("train", False): "try a larger batch or --mode compile",
+    ("infer", "eager", True): ", --mode cudagraph or compile",
+    ("infer", "eager", False): " or --mode compile",
+    ("infer", "compile", True): " or --mode cudagraph",
+    ("train", "eager", True): " or --mode compile",
+    ("train", "eager", False): " or --mode compile",
 }
-"""Advice by the mode or the phase, and by whether the device replays graphs."""
+"""Further advice by the phase, the mode, and whether the device replays graphs."""
 
 
 REASONS: Final = {
