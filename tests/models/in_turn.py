@@ -32,6 +32,20 @@ def slower():
     return make(12)
 
 
+class SleepsForEachSample(Sleeper):
+    """A model that is as fast at every batch size."""
+
+    def forward(self, x):
+        time.sleep(len(x) * self.ms / 1000)
+        return self.layer(x)
+
+
+def few():
+    """Return a model with 40 samples of input."""
+    samples = torch.randn(40, 4)
+    return SleepsForEachSample(5), lambda batch: samples[:batch]
+
+
 class Large(Sleeper):
     """A model that is out of memory while another process holds an instance."""
 

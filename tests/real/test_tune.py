@@ -102,6 +102,16 @@ def test_variant_that_needs_less_memory_wins_for_memory_though_it_is_slower(tmp_
     assert few.latency_ms < many.latency_ms
 
 
+def test_race_is_kept_if_its_winner_fails_at_a_larger_batch(tmp_path, ask):
+    words = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--dtype", "fp32,bf16", "--budget", "40s")
+    ran = ask(tmp_path, *words, f"{FILE}:few", "--save", "race.json")
+
+    assert ran.status == 5, ran.err
+    assert "holds 40 samples" in ran.err
+    assert "Winner  " in ran.out
+    assert tputfind.load(tmp_path / "race.json").winner.dtype in ("fp32", "bf16")
+
+
 def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path, ask):
     ran = ask(tmp_path, *TUNE, f"{FILE}:no_layout", "--budget", "40s", "--no-save")
 
@@ -178,6 +188,7 @@ def test_a_module_is_raced_from_python(kept):
         ((f"{FILE}:old", "--allocator", "native,expandable"), "--allocator native: only CUDA's memory has segments"),
         ((f"{FILE}:old",), "there is nothing to vary"),  # no images, one mode, one set of cores
         ((f"{FILE}:by_layout", "--budget", "10ms"), "--budget ended before a batch was timed"),
+        ((f"{FILE}:by_layout", "--budget", ""), "--budget: '' is"),
         ((f"{FILE}:by_layout", "--batch-sizes", "1,2"), "a race is at one batch size"),
         ((f"{FILE}:by_layout", "--for", "speed"), "--for: 'speed' is not one of throughput, latency, memory, energy"),
     ],

@@ -12,7 +12,7 @@ from rich.console import Console
 from tputfind.analysis.race import decode_race
 from tputfind.commands.console import Given, command_line, finish, stop_signals
 from tputfind.commands.outputs import csv_of_record, model_sources, read_places
-from tputfind.errors import Interrupted
+from tputfind.errors import Interrupted, OutOfTime
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
@@ -33,7 +33,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         if begun not in map(Path, places.files):
             places = places._replace(files=(*places.files, begun))
     quiet, trust = given.pop("quiet"), given.pop("trust_model_file")
-    options = {name: value or None for name, value in given.items()}
+    options = {name: None if value is False else value for name, value in given.items()}
     asked = tune.read_request(model, options, goal, folder, command_line())._replace(before=before)
     plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
@@ -51,6 +51,9 @@ def main(given: Given, *, show_traceback: bool) -> int:
     table = [] if record is None or path is None else [csv_of_record(record, path)]
     outputs.write(forms(document), table)
     problems = [*([file.problem] if file is not None and file.problem is not None else []), *outputs.problems]
+    error = None if measured is None else measured.ended_by
+    if error is not None and not isinstance(error, (KeyboardInterrupt, OutOfTime)):  # after the race was won
+        problems = [error, *problems]
     if race.interrupted:
         saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
         said = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
@@ -16,12 +16,13 @@ from tputfind.analysis.race import Contender, Levels, Race, batch_of, speeds_of
 from tputfind.analysis.recipes import LISTED
 from tputfind.analysis.turns import COSTS, Goal, Speed
 from tputfind.declaration import add_options_of
-from tputfind.errors import BadRequest, OutOfTime
+from tputfind.errors import BadRequest, OutOfTime, TputfindError
 from tputfind.options import device_text, none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
 from tputfind.record.files import path_of
+from tputfind.record.record import Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
 from tputfind.runners.compare import inspect_at_once
@@ -281,7 +282,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
             job = Job([winner], asked.folder, asked.command, first=(*raced_at, *smaller))
             (measured,) = sweep(job, servers[0], progress)
             record = measured.record if measured.record.rows else None
-            if measured.ended_by is not None:
+            if isinstance(measured.ended_by, KeyboardInterrupt):
                 raise measured.ended_by
     except OutOfTime:  # the race is over, and its winner is known
         pass
@@ -325,6 +326,18 @@ def _instances(plain: Spec) -> tuple[int, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16) if count <= len(here))
 
 
+def _until_refused(rows: Iterator[Row]) -> Iterator[Row]:
+    """Yield rows until a batch size is refused, such as one with more samples than there are; the first must not be."""
+    is_first = True
+    try:
+        for row in rows:
+            is_first = False
+            yield row
+    except TputfindError:
+        if is_first:
+            raise
+
+
 def _batch_size(
     asked: Asked, plain: Spec, inspection: Inspection, children: Children, progress: Progress
 ) -> tuple[int, Spec, tuple[Speed, ...]]:
@@ -344,7 +357,7 @@ def _batch_size(
     best, best_per_s, no_gain = 0, 0.0, 0
     timed: list[Speed] = []
     with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
-        for row in rows:
+        for row in _until_refused(rows):
             timed += speeds_of([row])
             late = best and too_late(plain, row)
             if row.samples_per_s is None or late or no_gain == _PATIENCE:
