@@ -33,7 +33,7 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
 def main(given: Given, *, show_traceback: bool) -> int:
     places = read_places(given)
     shares, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
-    measuring = {option.name: given[option.name] or None for option in IN_TURN}
+    measuring = {option.name: None if given[option.name] is False else given[option.name] for option in IN_TURN}
     names = [option.flag for option in IN_TURN if measuring[option.name] is not None]
     if not given["run"] and names:
         wrong.append(f"{', '.join(names)}: records hold what was measured; --run measures anew")

@@ -232,9 +232,11 @@ def _children(request: Request) -> Children:
         return Children(trust_model_file=request.trust_model_file)
     try:
         kept = cores.read(kept_to) & cores.here()
-        return Children(trust_model_file=request.trust_model_file, cores=kept)
     except ValueError:
         raise BadRecord(f"the record names no cores: {echo(kept_to)}") from None
+    if not kept:
+        raise BadRecord(f"the record was made on cores {kept_to}, and this process may use none of them")
+    return Children(trust_model_file=request.trust_model_file, cores=kept)
 
 
 def _check_what_is_run(request: Request, record: Record, path: Path) -> None:

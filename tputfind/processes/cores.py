@@ -12,6 +12,7 @@ from tputfind.errors import BadRequest, NoSuchDevice
 _CPUS: Final = Path("/sys/devices/system/cpu")
 _NODES: Final = Path("/sys/devices/system/node")
 _RANGE: Final = re.compile("([0-9]+)-([0-9]+)")
+_TOO_LONG: Final = re.compile("[0-9]{6}")
 
 
 def here() -> frozenset[int]:
@@ -53,7 +54,9 @@ def device_cores(name: str) -> frozenset[int] | None:
 
 
 def read(cores: str, separator: str = "+") -> frozenset[int]:
-    """Parse a text such as ``0-3+8`` into a set of cores."""
+    """Parse a text such as ``0-3+8`` into a set of cores; raise ValueError if it is none."""
+    if _TOO_LONG.search(cores):
+        raise ValueError(f"no host has so many cores: {cores}")
     ends = (part.partition("-") for part in cores.strip().split(separator) if part)
     return frozenset(core for low, _, high in ends for core in range(int(low), int(high or low) + 1))
 

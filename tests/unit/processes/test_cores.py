@@ -46,3 +46,8 @@ def test_cores_that_are_not_here_are_refused(name):
 def test_a_range_that_counts_down_is_refused():
     with pytest.raises(BadRequest, match="--device cpu:0\\+3-1: 3-1 counts down"):
         cores.device_cores("cpu:0+3-1")
+
+
+def test_cores_beyond_those_of_any_host_are_no_set():
+    with pytest.raises(ValueError, match="no host has so many"):
+        cores.read("0-99999999999")
