@@ -199,7 +199,7 @@ def service_times_of(
     if (count := record.spec.instances) > 1:
         raise BadRequest(
             f"the record of {record.spec.model} is of {count} instances that share a device",
-            "measure one instance on its part of the cores, such as --device cpu:0-3, and plan with that",
+            "measure one by itself, on a CPU on its part of the cores (--device cpu:0-3), and plan with that",
         )
     rows = timed_rows(record)
     if not rows:
