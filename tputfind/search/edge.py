@@ -75,7 +75,7 @@ def find_edge(
 
     If the batch above is too slow, the search ends within 5 % below it, since step times vary by as much. If that batch
     timed out, the search ends within a third. If there is no limit in sight, it ends before a batch that is not
-    ``worth`` a trial.
+    ``worth`` a trial, and the edge is not closed.
 
     No batch gets the same question twice. For an edge e >= 1 that both questions agree on, ``ask`` is called at most 2
     ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the answers
@@ -94,19 +94,22 @@ def find_edge(
             count.
     """
     search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity, index_limits)
+    ended_early = False
     while (unit := search.next(linear=linear)) is not None:
-        if worth is not None and search.passes and search.fails_at > search.cap and not worth(unit * granularity):
-            return Edge(largest_batch=search.passes * granularity, limited_by="timeout", closed=False)
+        if worth is not None and search.passes and not search.has_limit and not worth(unit * granularity):
+            ended_early = True
+            break
         search.learn(unit, ask(unit * granularity))
     proven = 0
-    while search.open or search.passes != proven:
-        unit = search.next_blind(linear=linear, near=True) if search.open else search.passes
+    while (goes_on := search.open and not (ended_early and not search.has_limit)) or search.passes != proven:
+        unit = search.next_blind(linear=linear, near=True) if goes_on else search.passes
         obstacle = prove(unit * granularity)
         search.learn(unit, obstacle)
         proven = unit if obstacle is None else proven
     limited_by = search.failed[search.fails_at]
-    if search.fails_at > search.cap:
-        return Edge(largest_batch=proven * granularity, limited_by=limited_by)
+    if not search.has_limit:
+        limited_by = "timeout" if search.open else limited_by
+        return Edge(largest_batch=proven * granularity, limited_by=limited_by, closed=not search.open)
     return _edge_between(proven * granularity, search.fails_at * granularity, limited_by, granularity)
 
 
@@ -167,6 +170,11 @@ class _Search:
         return min(unit for unit in self.failed if unit > self.passes)
 
     @property
+    def has_limit(self) -> bool:
+        """Whether a larger batch than the largest that passed was tried and failed."""
+        return self.fails_at <= self.cap
+
+    @property
     def open(self) -> bool:
         near = _NEAR.get(self.failed[self.fails_at], 0.0) * self.fails_at
         return self.fails_at - self.passes > max(1, near)
@@ -174,7 +182,7 @@ class _Search:
     @property
     def _wide(self) -> bool:
         """Whether a step up narrows the bracket more than halving."""
-        return self.fails_at > self.cap or self.fails_at > _BLIND_GROWTH * max(1, self.passes)
+        return not self.has_limit or self.fails_at > _BLIND_GROWTH * max(1, self.passes)
 
     def next_blind(self, *, linear: bool, near: bool = False) -> int:
         """Return the next trial without a forecast; ``near`` stays close to the failing batch."""
@@ -183,10 +191,10 @@ class _Search:
             return passes + 1
         of_size = self.failed[fails_at] in _OF_SIZE
         if not passes:
-            return max(1, fails_at // _BLIND_GROWTH) if of_size and fails_at <= self.cap else 1
+            return max(1, fails_at // _BLIND_GROWTH) if of_size and self.has_limit else 1
         if not of_size:
             unit = self._next_at_limit()
-        elif fails_at > self.cap:
+        elif not self.has_limit:
             unit = _BLIND_GROWTH * passes
         else:
             unit = math.isqrt(passes * fails_at) if self._wide else (passes + fails_at) // 2
@@ -234,7 +242,7 @@ class _Search:
         """Return the batch forecast to be the largest that passes, or the next if that has passed; None without one."""
         if self._forecast is None or not self.passes or not (self.open or self.failed[self.fails_at] == "memory"):
             return None
-        known_to_fail = self.fails_at * self._granularity if self.open and self.fails_at <= self.cap else None
+        known_to_fail = self.fails_at * self._granularity if self.open and self.has_limit else None
         batch_size = self._forecast(self.passes * self._granularity, known_to_fail)
         if batch_size is None:
             return None

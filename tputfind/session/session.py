@@ -227,8 +227,13 @@ class Session:
         return index_limits(traces, _ELEMENT_BYTES.get(self._spec.dtype, (2, 4)))
 
     def is_worth_a_trial(self, batch_size: int) -> bool:
-        """Whether a trial of a batch is expected to end in time, and to leave as much time for the next batch."""
-        trials = self.record.trials
+        """Whether a trial of a batch is expected to end in time, and to leave as much time for the next batch.
+
+        A batch whose answer is recorded costs nothing, and a batch below one that failed is always worth a trial.
+        """
+        trials, limit_bytes = self.record.trials, self.runner.memory_limit_bytes
+        if self._trial(batch_size, TRIAL_STEPS, limit_bytes) is not None or self._bracket(limit_bytes)[1]:
+            return True
         seconds = expected_s(batch_size, trials) or 0.0
         left_s = _LONGEST_SEARCH_S - sum(trial.seconds for trial in trials)
         return seconds <= min(left_s, _LONGEST_SEARCH_S / 2)

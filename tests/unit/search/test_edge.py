@@ -322,6 +322,18 @@ def test_unlimited_search_ends_before_a_trial_not_worth_its_time():
 
     assert found == Edge(largest_batch=3904, limited_by="timeout", closed=False)
     assert ask.asked == [61, 244, 976, 3904]
+    assert prove.asked == [3904]
+
+
+@pytest.mark.parametrize("proven", [0, 1, 60, 975, 976, 3903])
+def test_search_ended_by_worth_goes_on_below_batch_that_fails_full_run(proven):
+    prove = Oracle(proven, "died")
+
+    found = find_edge(
+        Oracle(NO_CAP), prove, granularity=1, max_batch=NO_CAP, first=61, worth=lambda batch_size: batch_size < 5000
+    )
+
+    assert found == Edge(largest_batch=proven, limited_by="died", fails_at=proven + 1)
 
 
 def test_batch_inside_a_bracket_is_always_worth_a_trial():

@@ -349,6 +349,15 @@ def test_is_worth_a_trial_allows_half_of_five_minutes_or_the_rest(seconds, worth
     assert session.is_worth_a_trial(len(seconds) + 1) == worth
 
 
+def test_is_worth_a_trial_accepts_recorded_batches_and_those_below_failure():
+    passed = [Trial(batch_size=size, step_ms=1.0, seconds=200.0) for size in (2, 3)]
+    unlimited, _ = session_of(*passed)
+    limited, _ = session_of(*passed, Trial(batch_size=8, seconds=200.0, failure=OUT_OF_MEMORY))
+
+    assert [unlimited.is_worth_a_trial(size) for size in (2, 3, 4)] == [True, True, False]
+    assert [limited.is_worth_a_trial(size) for size in (2, 3, 4)] == [True, True, True]
+
+
 def test_prove_under_budget_postpones_row_unless_a_row_failed():
     trials = Trial(batch_size=31), Trial(batch_size=32), Trial(batch_size=33, failure=OUT_OF_MEMORY)
     waiting, unasked = session_of(*trials, budget_s=60.0)
