@@ -185,6 +185,7 @@ DEFINED = (
     "may be 5 % apart",
     "more than 16 times the largest",
     "expected to end within 150 s",
+    "trials have taken 300 s",
     "works for 3 s",
     "for 1 s before",
     "the first 0.15 s of a window below 2 s",

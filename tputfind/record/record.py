@@ -314,7 +314,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
     If the search ended early, ``closed`` is False: larger batches may fit, up to ``fails_at`` if that is set. Then
     ``limited_by`` is the reason why ``fails_at`` failed; ``timeout`` if that trial gave no answer in time, or if there
-    is no ``fails_at`` and a trial of a larger batch would take minutes; ``cut_short`` if no batch failed.
+    is no ``fails_at`` and a larger batch would exceed the time limit of the search; ``cut_short`` if no batch failed.
 
     ``largest_batch`` is 0 if not even the smallest batch passed. ``fails_at`` is None if ``--max-batch``, the ``cap``,
     ended the search: it is ``closed``, though larger batches may fit.

@@ -279,7 +279,7 @@ def _largest(record: Record) -> str:
     proven = edge.largest_batch == 0 or record.row(edge.largest_batch) is not None
     untimed = "" if proven else "; not yet timed in full"
     if edge.limited_by == "timeout" and edge.fails_at is None:
-        return f"at least {edge.largest_batch}: a trial of a larger one would take minutes{untimed}"
+        return f"at least {edge.largest_batch}: a larger one would exceed the time limit of the search{untimed}"
     reason = _step_time if edge.limited_by == "latency" else _failure_reason
     stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=reason(record, edge.fails_at))
     return f"{_bracket(record, edge)}, {stopped_by}{untimed}"

@@ -32,7 +32,7 @@ _SMALL: Final = 64
 _ROW_OF_BUDGET: Final = 1 / 8
 """Maximum fraction of a budget for a row whose batch the search tries: longer rows wait until the search has ended."""
 _LONGEST_SEARCH_S: Final = 300.0
-"""Maximum total seconds of trials in which larger batches are tried while none has failed."""
+"""Maximum total seconds of trials in which larger batches are tried while none has failed; half of it for one trial."""
 _ELEMENT_BYTES: Final = {"fp16": (2,), "bf16": (2,), "fp32": (4,), "tf32": (4,)}
 """Bytes of an activation's element, by dtype; other dtypes have elements of 2 and of 4 bytes."""
 _OF_THE_MODEL: Final = ("error", "unsupported", "index_limit")
@@ -229,13 +229,15 @@ class Session:
     def is_worth_a_trial(self, batch_size: int) -> bool:
         """Whether a trial of a batch is expected to end in time, and to leave as much time for the next batch.
 
-        A batch whose answer is recorded costs nothing, and a batch below one that failed is always worth a trial.
+        A batch whose answer is recorded costs nothing, and a batch below one that failed is always worth a trial. A
+        linear search may take any number of trials.
         """
         trials, limit_bytes = self.record.trials, self.runner.memory_limit_bytes
         if self._trial(batch_size, TRIAL_STEPS, limit_bytes) is not None or self._bracket(limit_bytes)[1]:
             return True
         seconds = expected_s(batch_size, trials) or 0.0
-        left_s = _LONGEST_SEARCH_S - sum(trial.seconds for trial in trials)
+        taken_s = 0.0 if self._spec.search == "linear" else sum(trial.seconds for trial in trials)
+        left_s = _LONGEST_SEARCH_S - taken_s
         return seconds <= min(left_s, _LONGEST_SEARCH_S / 2)
 
     def edge_if_expandable(self) -> int | None:

@@ -149,7 +149,7 @@ def test_summary_names_library_of_limiting_kernel():
     [
         ({"limited_by": "memory", "fails_at": 9}, "between 4 and 8, batch 9 does not fit in memory"),
         ({"limited_by": "timeout", "fails_at": 9}, "at least 4, batch 9: no answer within 10 s"),
-        ({"limited_by": "timeout"}, "at least 4: a trial of a larger one would take minutes"),
+        ({"limited_by": "timeout"}, "at least 4: a larger one would exceed the time limit of the search"),
         ({"limited_by": "cut_short"}, "at least 4, the search was cut short"),
     ],
 )

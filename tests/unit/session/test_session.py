@@ -349,6 +349,15 @@ def test_is_worth_a_trial_allows_half_of_five_minutes_or_the_rest(seconds, worth
     assert session.is_worth_a_trial(len(seconds) + 1) == worth
 
 
+def test_is_worth_a_trial_limits_linear_search_only_by_next_trial():
+    many = [Trial(batch_size=size, step_ms=1.0, seconds=90.0) for size in range(1, 10)]
+    counting, _ = session_of(*many, search="linear")
+    slow, _ = session_of(*many, Trial(batch_size=10, step_ms=1.0, seconds=160.0), search="linear")
+
+    assert counting.is_worth_a_trial(10)
+    assert not slow.is_worth_a_trial(11)
+
+
 def test_is_worth_a_trial_accepts_recorded_batches_and_those_below_failure():
     passed = [Trial(batch_size=size, step_ms=1.0, seconds=200.0) for size in (2, 3)]
     unlimited, _ = session_of(*passed)
