@@ -8,7 +8,7 @@ import msgspec
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.record import identity
 from tputfind.record.record import Record
-from tputfind.record.spec import Spec
+from tputfind.record.spec import Spec, apply_findings
 
 Choice = Literal["next", "kinds", "each"]
 """A job runs on the ``next`` free device, once on each of the ``kinds`` of accelerators, or on ``each`` device."""
@@ -128,10 +128,14 @@ def left_out(nodes: Sequence[Node], places: Sequence[ClusterPlace]) -> list[Node
 
 
 def answers(record: Record, spec: Spec, place: ClusterPlace) -> bool:
-    """Whether a record is of this spec at this place; the number of busy devices may differ."""
+    """Whether a record is of this spec at this place.
+
+    The number of busy devices may differ, and so may what a record finds out about the model or may be resumed with.
+    """
     kind, node = identity.place_of(record)
+    asked = msgspec.structs.replace(spec, load=record.spec.load, busy_devices=record.spec.busy_devices)
     return (
-        msgspec.structs.replace(record.spec, load=spec.load, busy_devices=spec.busy_devices) == spec
+        not any(identity.differing(record.spec, apply_findings(asked, record.spec), "work", "told", "asked"))
         and node != ""
         and place.kind in (None, kind)
         and (place.node is None or place.node.address == node)

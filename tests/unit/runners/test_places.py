@@ -125,6 +125,27 @@ def test_a_record_answers_for_its_own_kind_or_node_alone():
     assert not answers(made, spec, anywhere), "a record of no cluster"
 
 
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"given_defaults": ("dtype",)}, {}),
+        ({"trial_timeout_s": 60.0}, {"trial_timeout_s": 90.0}),
+        ({}, {"grad_mode": "no_grad", "host_lengths": True, "fresh_inputs": True}),
+        ({}, {"granularity": 8}),
+        ({"model": "net.py:step"}, {"phase": "step", "dtype": "own", "grad_mode": "enabled"}),
+    ],
+)
+def test_answers_with_findings_in_the_record_is_true(asked, found):
+    spec = Spec(**{"model": "net.py:model", "device": "cuda", **asked})
+    made = record_of(Request(spec=msgspec.structs.replace(spec, **{"given_defaults": (), **found}), command=""), L4)
+    record = msgspec.structs.replace(made, command=identity.placed_command("tputfind --ray", None, L4.address))
+    (anywhere,) = places_of([H100, L4], "cuda", "next")
+
+    assert answers(record, spec, anywhere)
+    for other in ({"dtype": "fp16"}, {"granularity": 3}, {"phase": "train"}, {"device": "cpu"}, {"budget_s": 9.0}):
+        assert not answers(record, msgspec.structs.replace(spec, **other), anywhere), other
+
+
 def test_the_ranks_of_a_job_take_as_many_devices_of_one_node():
     (place,) = places_of([H100, L4, HEAD], "cuda", "next", ranks=4)
 
