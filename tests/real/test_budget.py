@@ -91,6 +91,27 @@ def test_budget_that_ends_in_a_hanging_model_names_what_gave_no_answer(tmp_path,
     assert line.endswith("(give it more time, or see where it hangs)")
 
 
+def test_model_of_several_that_budget_leaves_untimed_stays_unfinished(tmp_path, ask):
+    (tmp_path / "net.py").write_text(
+        "import time, torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        time.sleep(600)\n"
+        "def make():\n"
+        "    return Net(), lambda batch: torch.zeros(batch, 2)\n"
+    )
+
+    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", f"{tmp_path}/net.py:make", "--max-batch", 1, "--budget", "9s")
+    untimed = ran.record("net-make-*")
+
+    assert ran.status == 2
+    assert "--budget ended before a batch was timed" in ran.err
+    assert ran.record("plain-sleeps-*").rows[0].failure is None
+    assert (untimed.rows, untimed.finished) == ((), None)
+    assert "not known: the search was cut short; nothing was tried" in ran.out
+    assert "the model fails" not in ran.out
+
+
 def test_a_run_that_needs_less_than_its_budget_is_as_without_one(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", "--max-batch", 2, "--max-noise", "50%", "--budget", "5min")
     record = ran.record()

@@ -192,13 +192,20 @@ def do(request: Request, *, show_traceback: bool) -> int:
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
         interrupted |= host is not None and host.interrupted
         not_begun = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
-        kept = [one for one in found if one.record.trials or one.record.rows]
+        several = len(found) > 1 or host is not None
+        kept = [one for one in found if _is_shown(one, several=several)]
         saved, document = _write(kept, request.outputs, problems)
         if interrupted:
             problems.insert(0, _interruption(request, kept, [*saved, *request.outputs.saved], not_begun))
         if host is not None:
             problems += host.problems
     return finish(document, request.outputs, problems, saved, show_traceback=show_traceback)
+
+
+def _is_shown(measured: Measured, *, several: bool) -> bool:
+    """Whether a result has trials or rows, or is one of several that an error ended before its first trial."""
+    record, ended_by = measured.record, measured.ended_by
+    return bool(record.trials or record.rows) or (several and isinstance(ended_by, TputfindError))
 
 
 def _measure(request: Request) -> Iterator[Measured]:

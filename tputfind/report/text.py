@@ -273,7 +273,8 @@ def _largest(record: Record) -> str:
         return "not searched: --batch-sizes names those to be timed"
     if edge is None:
         fits = record.largest_batch
-        return f"not known: the search was cut short; {f'batch {fits}' if fits else 'no batch'} fits"
+        none_fits = "no batch fits" if record.trials or record.rows else "nothing was tried"
+        return f"not known: the search was cut short; {f'batch {fits} fits' if fits else none_fits}"
     if edge.limited_by == "cap" and record.spec.max_batch is None:
         return f"{edge.largest_batch}, the largest that is ever tried: neither memory nor time sets a limit"
     proven = edge.largest_batch == 0 or record.row(edge.largest_batch) is not None

@@ -100,7 +100,8 @@ def find(
 
     Returns:
         The record: ``record.rows`` and ``record.largest_batch``, all samples included. Its repr shows it as a table.
-            For several values, a list of records: a combination that cannot run has one failed row.
+            For several values, a list of records: a combination that cannot run has one failed row, and one that
+            ``budget`` left no time for has none.
 
     Raises:
         BadRequest: an option is wrong, or the object cannot be pickled (an open file, a lock, ...).

@@ -95,7 +95,7 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
 
 
 def save_failure(record: Record, file: RecordFile, error: TputfindError) -> Measured:
-    """Return the result of a spec that cannot be measured: a saved record with one failed row."""
+    """Return the result of a spec that cannot be measured: its saved ``failed_record``."""
     record = outcome.failed_record(record, error)
     file.save(record)
     return Measured(record, file, error)

@@ -5,7 +5,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits, TputfindError
+from tputfind.errors import BadRequest, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime, TputfindError
 from tputfind.processes.failures import for_want_of_memory
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
@@ -30,6 +30,8 @@ LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "error": "error",
 }
 _KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsupported", NothingFits: "out_of_memory"}
+_NOT_OF_THE_MODEL: Final = (OutOfTime, DeviceInUse)
+"""Errors of a run that say nothing about the model: ``--budget`` or ``--strict`` ended it before anything was timed."""
 
 
 def obstacle(record: Record, trial: Trial) -> LimitedBy | None:
@@ -102,8 +104,11 @@ def error_of(record: Record) -> TputfindError | None:
 def failed_record(record: Record, error: TputfindError, kind: FailureKind | None = None) -> Record:
     """Return the record with one failed row that holds the error, so that lists show it too.
 
-    ``kind`` defaults to the kind of the error's type.
+    If ``--budget`` or ``--strict`` ended the run, the record has no row and can be resumed. ``kind`` defaults to the
+    kind of the error's type.
     """
+    if kind is None and isinstance(error, _NOT_OF_THE_MODEL):
+        return msgspec.structs.replace(record, notices=notices.of(record))
     kind = kind or _KINDS.get(type(error), "error")
     row = Row(
         batch_size=record.spec.smallest_batch,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from support.records import example
 
 from tputfind.analysis.notices import ADVICE
-from tputfind.errors import BadRequest, ModelFailed, NoSuchDevice, NothingFits
+from tputfind.errors import BadRequest, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Row, Trial
 from tputfind.record.spec import read_spec
 from tputfind.session.outcome import (
@@ -19,6 +19,7 @@ from tputfind.session.outcome import (
     no_answer,
     obstacle,
 )
+from tputfind.session.resume import can_go_on
 
 RAISES = Failure(kind="error", message="RuntimeError: Expected 3D or 4D input", traceback="...")
 
@@ -106,6 +107,15 @@ def test_record_of_a_run_that_failed_has_one_row_with_the_error(error, given, ki
     assert failed.rows == (Row(batch_size=4, failure=failure),)
     assert failed.finished is not None
     assert {size for notice in failed.notices for size in notice.batch_sizes} <= {4}  # none of rows before
+
+
+@pytest.mark.parametrize("error", [OutOfTime("--budget ended"), DeviceInUse("other processes hold 1 GiB")])
+def test_failed_record_of_run_that_never_began_can_be_resumed(error):
+    record = replace(example(), rows=(), finished=None)
+
+    assert failed_record(record, error).rows == ()
+    assert can_go_on(failed_record(record, error))
+    assert failed_record(record, error, "timeout").rows[0].failure.kind == "timeout"
 
 
 @pytest.mark.parametrize(
