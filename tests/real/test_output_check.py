@@ -249,6 +249,19 @@ def test_small_batch_in_another_mode_is_compared_with_eager(other, found):
     assert eager_and_other(lambda x: x * 2, other) == found
 
 
+def test_input_that_is_overwritten_is_restored_before_the_eager_run():
+    def model(x):
+        out = x * 2
+        x.zero_()
+        return out
+
+    batch = batch_of(model, 2)
+    batch._again = lambda: batch_of(model, 2)._inputs
+    batch._prepared = lambda: model(*batch._inputs[0])
+
+    assert check_output(batch, "fp32", 2) == OutputCheck(result="right", difference=0.0)
+
+
 def test_incomparable_model_is_unchecked_in_another_mode_too():
     count = itertools.count(1)
 

@@ -101,10 +101,12 @@ def _lacks_samples(whole: Sequence[_Look], small: Sequence[_Look], axes: dict[in
 
 
 def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
-    here, there, again = (
-        [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(run())]
-        for run in (batch, eager, eager)
-    )
+    def run_restored(which: Batch) -> list[_Sample]:
+        if batch.restore is not None:
+            batch.restore()
+        return [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(which())]
+
+    here, there, again = map(run_restored, (batch, eager, eager))
     if not there:
         return _unchecked_output(_NO_VALUES)
     if [one.values.shape for one in here] != [one.values.shape for one in there]:
