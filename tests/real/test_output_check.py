@@ -262,6 +262,17 @@ def test_input_that_is_overwritten_is_restored_before_the_eager_run():
     assert check_output(batch, "fp32", 2) == OutputCheck(result="right", difference=0.0)
 
 
+def test_input_from_memory_handed_out_again_is_restored():
+    batch = batch_of(lambda x: x.mul_(0.5), 4)
+    batch._again = lambda: ((batch._inputs[0][0][:],), {})
+
+    after_first = batch().clone()
+    batch()
+    batch.restore()
+
+    assert torch.equal(batch._inputs[0][0], after_first)
+
+
 def test_incomparable_model_is_unchecked_in_another_mode_too():
     count = itertools.count(1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
 import torch
@@ -31,6 +31,7 @@ from tputfind.worker.structures import (
     draining,
     has_same_parts,
     is_lazy,
+    is_plain,
     moves,
     tensors_of,
 )
@@ -126,7 +127,9 @@ class Batch:
         if self._again is None or not _has_room(total_bytes):
             return None
         try:
-            originals = [tensor.cpu() for tensor in tensors_of(self._again())]
+            # An input function may hand out the same memory each time.
+            shared = {tensor.untyped_storage().data_ptr() for tensor in resident if is_plain(tensor)}
+            originals = [_copy_to_host(tensor, shared) for tensor in tensors_of(self._again())]
         except (MemoryError, RuntimeError):  # out of memory while copying
             return None
         if [tensor.shape for tensor in originals] != [tensor.shape for tensor in resident]:
@@ -209,6 +212,12 @@ class Batch:
 
     def miscounts(self) -> Iterator[int]:
         return miscounts(self._inputs, self._split(), self.size)
+
+
+def _copy_to_host(tensor: torch.Tensor, shared: Container[int]) -> torch.Tensor:
+    """Return a tensor in host memory: itself if it is there and its storage is none of the shared ones."""
+    is_shared = is_plain(tensor) and tensor.untyped_storage().data_ptr() in shared
+    return tensor.clone() if is_shared else tensor.cpu()
 
 
 def _has_room(count: int) -> bool:
