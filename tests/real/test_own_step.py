@@ -135,6 +135,29 @@ def test_unnamed_optimizers_are_found_and_step_before_measuring():
     assert len(adam.state) == 2
 
 
+def test_optimizer_in_a_batch_keeps_its_state():
+    layer = nn.Linear(8, 8)
+    adam = torch.optim.Adam(layer.parameters())
+    schedule = torch.optim.lr_scheduler.StepLR(adam, 1)
+
+    def run(batch):
+        module, optimizer, scheduler, x = batch
+        optimizer.zero_grad()
+        module(x).square().mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+    made = tputfind.Step(run, lambda size: (layer, adam, schedule, torch.randn(size, 8)), optimizers=adam)
+    batch = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:pair", {})), CPU, made=made).batch(4)
+    batch()
+    before = schedule.last_epoch
+    batch()
+
+    assert len(adam.state) == 2
+    assert schedule.last_epoch == before + 1
+    assert "inputs_written" not in batch.seen
+
+
 def test_optimizer_of_a_step_maker_has_stepped_after_its_first_step():
     step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:maker_that_skips", {})), CPU)
 

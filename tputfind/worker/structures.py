@@ -11,10 +11,13 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is searched; ends the recursion into a list that contains itself."""
-_NO_STRUCTURE: Final = (str, bytes, int, float, complex, type(None), type, nn.Module)
+_NO_STRUCTURE: Final = (str, bytes, int, float, complex, type(None), type, nn.Module, Optimizer, LRScheduler)
+"""Classes whose objects are neither searched nor copied: a copy of an optimizer would lose the state of each step."""
 
 
 def parts_of(value: object) -> dict[Any, Any] | None:
