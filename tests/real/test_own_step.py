@@ -89,6 +89,25 @@ def test_step_whose_output_awaits_a_backward_pass_is_named(tmp_path, ask, factor
     assert ("keeps_graph" in [notice.kind for notice in ran.record().notices]) == keeps
 
 
+def test_step_of_a_file_that_turns_autograd_off_runs_without_it(tmp_path, ask):
+    path = tmp_path / "infers.py"
+    path.write_text(
+        "import torch\ntorch.set_grad_enabled(False)\n\n"
+        "def step(batch_size):\n"
+        "    layer, x = torch.nn.Linear(8, 8), torch.randn(batch_size, 8)\n\n"
+        "    def run():\n"
+        "        assert not torch.is_grad_enabled()\n"
+        "        return layer(x)\n\n"
+        "    return run\n"
+    )
+    ran = ask(tmp_path, f"{path}:step", *ONE)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert [row.status for row in record.rows] == ["ok"]
+    assert "keeps_graph" not in [notice.kind for notice in record.notices]
+
+
 def test_optimizer_skipped_by_scaler_has_stepped_after_first_step():
     step = OwnStep(own_step(read_spec(f"{MODELS}/train_ema.py:step", {})), CPU)
 

@@ -145,8 +145,7 @@ class OwnStep:
             TputfindError: the step cannot be measured.
         """
         try:
-            with torch.enable_grad():
-                self._keeps_graph = _keeps_graph(drain_value(self.batch(self._spec.smallest_batch)()))
+            self._keeps_graph = _keeps_graph(drain_value(self.batch(self._spec.smallest_batch)()))
             ranks.rest()
         except TputfindError:
             raise

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cached_property
 from itertools import chain
 from time import perf_counter
@@ -425,6 +425,9 @@ def inference(mode: GradMode = "inference") -> AbstractContextManager[Any]:
 
 
 def gradients(spec: Spec) -> AbstractContextManager[Any]:
+    """Return the autograd context for the steps of a spec; a step of the user's own keeps the mode of its file."""
+    if spec.phase == "step":
+        return nullcontext()
     return torch.enable_grad() if spec.phase == "train" else inference(spec.grad_mode)
 
 
