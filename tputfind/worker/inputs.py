@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from tputfind.worker.structures import attributes_of, is_plain, moves, parts_of, replace_parts, tensors_of
 
 _DEEPEST: Final = 12
-"""Maximum depth of a structure that is compared; ends the recursion into a list that contains itself."""
+"""Maximum depth of a structure that is compared."""
 CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The memory format of layout ``nhwc`` by a tensor's number of dimensions; other tensors have none."""
 
@@ -135,8 +135,11 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | None, ...]:
     return (tensor.size(0), *(None for _ in range(tensor.dim() - 1)))
 
 
-def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
-    """Return the location of the samples in values that were made for these batch sizes, one value per size."""
+def split_of(values: Sequence[object], sizes: Sequence[int], above: tuple[int, ...] = ()) -> Split:
+    """Return the location of the samples in values that were made for these batch sizes, one value per size.
+
+    It is unknown in a part that refers back to a value that holds it; ``above`` are the ids of these values.
+    """
     first = values[0]
     if all(isinstance(value, torch.Tensor) for value in values):
         return _axis_of(cast("Sequence[torch.Tensor]", values), sizes)
@@ -145,11 +148,14 @@ def split_of(values: Sequence[object], sizes: Sequence[int]) -> Split:
         return "listed"
     parts = [parts_of(value) for value in values]
     keys = parts[0]
+    if id(first) in above:
+        return "unknown"
     if keys is not None and all(type(value) is type(first) for value in values):
         same = all(other is not None and other.keys() == keys.keys() for other in parts)
         if not same:
             return "unknown"
-        return {key: split_of([cast("dict[Any, Any]", part)[key] for part in parts], sizes) for key in keys}
+        held = cast("list[dict[Any, Any]]", parts)
+        return {key: split_of([part[key] for part in held], sizes, (*above, id(first))) for key in keys}
     plain = isinstance(first, (int, float, str, bool, type(None)))
     return "whole" if plain and all(type(v) is type(first) and v == first for v in values) else "unknown"
 
@@ -237,11 +243,13 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "__array__") and hasattr(value, "shape")
 
 
-def outline(value: Any, depth: int = 0) -> object:
+def outline(value: Any, depth: int = 0, known: dict[int, tuple[object, object]] | None = None) -> object:
     """Return the sizes in a value: shapes of tensors and arrays, lengths, integers and texts, also inside of objects.
 
-    Two inputs with equal outlines have the same number of samples, whatever their numbers are.
+    Two inputs with equal outlines have the same number of samples, whatever their numbers are. ``known`` holds objects
+    and their outlines, by id; a part that refers back to the value has the name of its type.
     """
+    known = {} if known is None else known
     if isinstance(value, torch.Tensor):
         return ("tensor", shape_of(value), value.values().shape if value.is_nested else None)
     if isinstance(value, (int, str, type, type(None))) or depth > _DEEPEST:
@@ -255,7 +263,11 @@ def outline(value: Any, depth: int = 0) -> object:
     if parts is None:
         identity = hash(value) if isinstance(value, Hashable) else id(value)
         return (type(value).__name__, len(value) if isinstance(value, Sized) else identity)
-    return type(value).__name__, [(str(key), outline(part, depth + 1)) for key, part in parts.items()]
+    if id(value) not in known:
+        name = type(value).__name__
+        known[id(value)] = value, name
+        known[id(value)] = value, (name, [(str(key), outline(part, depth + 1, known)) for key, part in parts.items()])
+    return known[id(value)][1]
 
 
 def is_same(one: object, other: object) -> bool:
@@ -368,11 +380,14 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
     return split
 
 
-def _is_plain(value: object) -> bool:
+def _is_plain(value: object, above: tuple[int, ...] = ()) -> bool:
+    """Return whether a value holds plain parts alone, none of which refers back to a value that holds it."""
     if isinstance(value, torch.Tensor):
         return is_plain(value)
     parts = None if moves(value) else parts_of(value)
-    return isinstance(value, _PLAIN) if parts is None else all(map(_is_plain, parts.values()))
+    if parts is None:
+        return isinstance(value, _PLAIN)
+    return id(value) not in above and all(_is_plain(part, (*above, id(value))) for part in parts.values())
 
 
 def _highest(value: Any) -> int:

@@ -18,7 +18,17 @@ from tputfind.worker.devices.host import host_memory
 from tputfind.worker.inputs import CHANNELS_LAST, Inputs, Rows, Split, copies, is_channels_last
 from tputfind.worker.models.source import Source
 from tputfind.worker.settings import seed_all
-from tputfind.worker.structures import contents_of, is_plain, map_parts, moves, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import (
+    Copies,
+    contents_of,
+    convert_parts,
+    is_plain,
+    map_parts,
+    moves,
+    parts_of,
+    replace_parts,
+    tensors_of,
+)
 
 
 class Placement(NamedTuple):
@@ -53,8 +63,14 @@ class Placement(NamedTuple):
             return tensor
         return tensor.to(memory_format=self.memory_format(tensor.dim()))
 
-    def place(self, value: Any) -> Any:
-        """Return a value with its tensors, also those in objects, on the device; other parts stay unchanged."""
+    def place(self, value: Any, placed: Copies | None = None) -> Any:
+        """Return a value with its tensors, also those in objects, on the device; other parts stay unchanged.
+
+        ``placed`` holds the copies made so far, so that objects that refer to each other also do so on the device.
+        """
+        placed = {} if placed is None else placed
+        if id(value) in placed:
+            return placed[id(value)][1]
         if isinstance(value, torch.Tensor):
             return self.arrange(value).to(self.device_of(value))
         if moves(value):
@@ -64,7 +80,9 @@ class Placement(NamedTuple):
                 tensor.data = convert_tensor(tensor, self.dtype)
             return moved
         parts = contents_of(value)
-        return value if parts is None else replace_parts(value, {key: self.place(part) for key, part in parts.items()})
+        if parts is None:
+            return value
+        return convert_parts(value, parts, lambda part: self.place(part, placed), placed)
 
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
         """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.

@@ -15,9 +15,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 _DEEPEST: Final = 12
-"""Maximum depth of a structure that is searched; ends the recursion into a list that contains itself."""
+"""Maximum depth of a structure that is searched."""
 _NO_STRUCTURE: Final = (str, bytes, int, float, complex, type(None), type, nn.Module, Optimizer, LRScheduler)
 """Classes whose objects are neither searched nor copied: a copy of an optimizer would lose the state of each step."""
+
+Copies = dict[int, tuple[object, object]]
+"""Objects and their copies, by the object's id; the object is kept since another one may get its id later."""
 
 
 def parts_of(value: object) -> dict[Any, Any] | None:
@@ -46,17 +49,42 @@ def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
         return value._make(parts.values())
     if isinstance(value, tuple):
         return tuple(parts.values())
+    return _set_parts(_copy_to_fill(value), parts)
+
+
+def convert_parts(value: Any, parts: Mapping[Any, Any], convert: Callable[[Any], object], copies: Copies) -> Any:
+    """Return a copy of a value with each of its parts converted.
+
+    The copy is added to ``copies`` before the parts are converted, so that a part may refer back to the value. Only a
+    tuple is added afterwards.
+    """
+    if isinstance(value, tuple):
+        changed = replace_parts(value, {key: convert(part) for key, part in parts.items()})
+        copies[id(value)] = value, changed
+        return changed
+    changed = _copy_to_fill(value)
+    copies[id(value)] = value, changed
+    return _set_parts(changed, {key: convert(part) for key, part in parts.items()})
+
+
+def _copy_to_fill(value: Any) -> Any:
+    """Return an empty list or dict, or a shallow copy of another value, for ``_set_parts``."""
     if isinstance(value, list):
-        return list(parts.values())
-    if type(value) is dict:
-        return dict(parts)
-    changed = copy.copy(value)
+        return []
+    return {} if type(value) is dict else copy.copy(value)
+
+
+def _set_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
+    if isinstance(value, list):
+        value.extend(parts.values())
+        return value
+    is_mapping = isinstance(value, Mapping)
     for key, part in parts.items():
-        if isinstance(value, Mapping):
-            changed[key] = part
+        if is_mapping:
+            value[key] = part
         else:
-            object.__setattr__(changed, key, part)  # a frozen dataclass, too
-    return changed
+            object.__setattr__(value, key, part)  # a frozen dataclass, too
+    return value
 
 
 def map_parts(function: Callable[[Any], object], value: Any) -> Any:
@@ -81,34 +109,44 @@ def contents_of(value: object) -> dict[Any, Any] | None:
     return parts
 
 
-def copy_containers(value: Any, depth: int = 0) -> Any:
+def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None) -> Any:
     """Return a copy of the containers, dataclasses and objects that hold tensors in a value; it shares the tensors.
 
     An object that cannot be copied is returned itself. Objects with a method ``to`` are copied without what they hold.
+    ``copies`` holds the objects copied so far, so that objects that refer to each other also do so in the copy.
     """
+    copies = {} if copies is None else copies
     if isinstance(value, (torch.Tensor, *_NO_STRUCTURE)) or depth > _DEEPEST:
         return value
+    if id(value) in copies:
+        return copies[id(value)][1]
     with suppress(Exception):  # the object's own code can raise anything
         contents = contents_of(value)
         if contents is not None:
-            return replace_parts(value, {key: copy_containers(part, depth + 1) for key, part in contents.items()})
+            return convert_parts(value, contents, lambda part: copy_containers(part, depth + 1, copies), copies)
         if moves(value):
             return copy.copy(value)
+    copies[id(value)] = value, value
     return value
 
 
-def has_same_parts(one: object, other: object, depth: int = 0) -> bool:
-    """Return whether a value, and its copy by ``copy_containers``, hold the same objects."""
-    if one is other or depth > _DEEPEST:
+def has_same_parts(one: object, other: object, depth: int = 0, seen: Copies | None = None) -> bool:
+    """Return whether a value, and its copy by ``copy_containers``, hold the same objects.
+
+    ``seen`` holds the pairs of objects compared so far, which may refer to each other.
+    """
+    seen = {} if seen is None else seen
+    if one is other or depth > _DEEPEST or (id(one) in seen and seen[id(one)][1] is other):
         return True
     if isinstance(one, torch.Tensor):
         return False
+    seen[id(one)] = one, other
     mine, theirs = (
         attributes_of(each) if moves(each) and parts_of(each) is None else contents_of(each) for each in (one, other)
     )
     if mine is None or theirs is None or mine.keys() != theirs.keys():
         return False
-    return all(has_same_parts(mine[key], theirs[key], depth + 1) for key in mine)
+    return all(has_same_parts(mine[key], theirs[key], depth + 1, seen) for key in mine)
 
 
 def is_of_torch(tensor: torch.Tensor) -> bool:
@@ -146,13 +184,21 @@ def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor
         yield from _tensors(part, depth + 1, seen)
 
 
-def is_lazy(output: object) -> bool:
-    """Return whether a value, or a part of it, may still be uncomputed: an iterator, a future or a coroutine."""
-    if isinstance(output, torch.Tensor):
+def is_lazy(output: object, seen: dict[int, object] | None = None) -> bool:
+    """Return whether a value, or a part of it, may still be uncomputed: an iterator, a future or a coroutine.
+
+    ``seen`` holds the containers searched so far, by id: they may refer to each other.
+    """
+    seen = {} if seen is None else seen
+    if isinstance(output, torch.Tensor) or id(output) in seen:
         return False
     if isinstance(output, (Iterator, AsyncIterator, Future, torch.futures.Future)) or inspect.isawaitable(output):
         return True
-    return any(map(is_lazy, (parts_of(output) or {}).values()))
+    parts = parts_of(output)
+    if parts is None:
+        return False
+    seen[id(output)] = output
+    return any(is_lazy(part, seen) for part in parts.values())
 
 
 def drain_value(output: Any) -> Any:

@@ -1,0 +1,114 @@
+"""Objects that refer back to each other are placed, copied and searched, each of them once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from tputfind.worker.inputs import outline, repeatable_split, split_of
+from tputfind.worker.placing import Placement
+from tputfind.worker.structures import copy_containers, has_same_parts, is_lazy, tensors_of
+
+TO_HALF = Placement(torch.device("cpu"), torch.float16, "nchw")
+DEPTH = 4
+
+
+class Node:
+    """A node of a tree."""
+
+    def __init__(self, x: torch.Tensor, parent: Any = None) -> None:
+        self.x, self.parent = x, parent
+        self.children: list[Any] = []
+
+
+@dataclass(eq=False)
+class DataNode:
+    """The same as a dataclass."""
+
+    x: torch.Tensor
+    parent: Any = None
+    children: list[Any] = field(default_factory=list)
+
+
+def tree(node: type[Node | DataNode], size: int = 1, depth: int = DEPTH, parent: Any = None) -> Any:
+    root = node(torch.ones(size, 2), parent)
+    root.children += [tree(node, size, depth - 1, root) for _ in range(3 if depth else 0)]
+    return root
+
+
+def nodes(root: Any) -> list[Any]:
+    assert all(child.parent is root for child in root.children)
+    return [root, *(each for child in root.children for each in nodes(child))]
+
+
+both = pytest.mark.parametrize("node", [Node, DataNode])
+
+
+@both
+def test_place_of_a_tree_converts_each_node_once(node):
+    root = tree(node)
+
+    placed = TO_HALF.place([root, root.children[0]])
+
+    found = nodes(placed[0])
+    assert placed[1] is placed[0].children[0]
+    assert len(found) == len(nodes(root)) == 121
+    assert {each.x.dtype for each in found} == {torch.float16}
+    assert root.x.dtype == torch.float32
+
+
+@both
+def test_copy_of_a_tree_shares_its_tensors_alone(node):
+    root = tree(node)
+
+    copied = copy_containers([root])
+
+    pairs = list(zip(nodes(root), nodes(copied[0]), strict=True))
+    assert all(one is not other and one.x is other.x for one, other in pairs)
+    assert has_same_parts([root], copied)
+    copied[0].children[2].children[2].x = torch.zeros(1)
+    assert not has_same_parts([root], copied)
+
+
+def test_copy_of_a_list_and_dict_that_hold_each_other_does_so():
+    held: dict[str, Any] = {"x": torch.ones(1)}
+    held["pair"] = ([held], held)
+
+    copied = copy_containers(held)
+
+    assert copied is not held
+    assert copied["x"] is held["x"]
+    assert copied["pair"][0][0] is copied["pair"][1] is copied
+
+
+@both
+def test_outline_of_a_tree_equals_that_of_equal_sizes(node):
+    assert outline(tree(node, 1, 2)) == outline(tree(node, 1, 2))
+    assert outline(tree(node, 1, 2)) != outline(tree(node, 2, 2))
+
+
+def test_tree_is_lazy_only_if_a_part_is():
+    root = tree(DataNode)
+
+    assert not is_lazy(root)
+    root.children[2].children[2].x = iter(())
+    assert is_lazy(root)
+
+
+def test_samples_of_a_tree_are_unknown_where_it_refers_back():
+    sizes = [2, 5]
+
+    split = split_of([tree(DataNode, size, 1) for size in sizes], sizes)
+
+    child = {"x": 0, "parent": "unknown", "children": {}}
+    assert split == {"x": 0, "parent": "whole", "children": dict.fromkeys(range(3), child)}
+
+
+def test_listed_trees_are_not_repeated():
+    sizes = [2, 5]
+
+    assert repeatable_split([[tree(DataNode) for _ in range(size)] for size in sizes], sizes) is None
+    assert len(tensors_of(tree(DataNode))) == 121
