@@ -85,6 +85,28 @@ def test_a_repeated_tensor_has_the_layout_of_a_full_one(make, layout):
     assert (result.shape, result.stride(), result.dtype) == (full.shape, full.stride(), full.dtype)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda size: torch.randn(5, 4).expand(size, 5, 4),
+        lambda size: torch.randn(4).expand(5, size, 4),
+        lambda size: torch.randn(size, 1, 4).expand(size, 5, 4),
+        lambda size: torch.randn(3 * size).expand(7, 3 * size),
+        lambda size: torch.randn(1, 1).expand(size, 5),
+    ],
+)
+def test_repeated_tensor_stays_expanded_unless_converted_or_moved(make):
+    split = repeatable_split([make(size) for size in PROBES], PROBES)
+
+    for dtype in (None, torch.float16):
+        placement = Placement(CPU, dtype, "nchw")
+        result, full = placement.repeat(make(FEW), split, FEW, 200), placement.place(make(200))
+        assert (result.shape, result.stride(), result.dtype) == (full.shape, full.stride(), full.dtype)
+        assert result.untyped_storage().nbytes() == full.untyped_storage().nbytes()
+    moved = Placement(torch.device("meta"), None, "nchw").repeat(make(FEW), split, FEW, 200)
+    assert moved.is_contiguous()
+
+
 @dataclass
 class Sample:
     image: torch.Tensor
