@@ -66,10 +66,10 @@ class Placement(NamedTuple):
     def place(self, value: Any, placed: Copies | None = None) -> Any:
         """Return a value with its tensors, also those in objects, on the device; other parts stay unchanged.
 
-        ``placed`` holds the copies made so far, so that objects that refer to each other also do so on the device.
+        ``placed`` holds the copies of the parts of an object, so that parts that refer to each other also do so on the
+        device. Samples of a list are placed one by one, also one object that the list holds several times.
         """
-        placed = {} if placed is None else placed
-        if id(value) in placed:
+        if placed is not None and id(value) in placed:
             return placed[id(value)][1]
         if isinstance(value, torch.Tensor):
             return self.arrange(value).to(self.device_of(value))
@@ -82,6 +82,9 @@ class Placement(NamedTuple):
         parts = contents_of(value)
         if parts is None:
             return value
+        if placed is None and isinstance(value, (list, tuple, dict)):
+            return replace_parts(value, {key: self.place(part) for key, part in parts.items()})
+        placed = {} if placed is None else placed
         return convert_parts(value, parts, lambda part: self.place(part, placed), placed)
 
     def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
