@@ -761,19 +761,19 @@ def test_repeated_user_inputs_are_reported_for_rows_or_trials_alone(model, said)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "device", "advice"),
+    ("dtype", "capability", "advice"),
     [
-        ("fp32", "cuda:0", "--dtype tf32"),
-        ("tf32", "cuda:0", "leave the line out"),
-        ("amp-bf16", "cuda:0", "leave the line out"),
-        ("fp32", "cpu", "leave the line out"),
+        ("fp32", "9.0", "--dtype tf32"),
+        ("tf32", "9.0", "leave the line out"),
+        ("amp-bf16", "9.0", "leave the line out"),
+        ("fp32", None, "leave the line out"),
     ],
 )
-def test_settings_of_a_model_file_are_named_with_what_became_of_them(dtype, device, advice):
+def test_settings_of_a_model_file_are_named_with_what_became_of_them(dtype, capability, advice):
     names = ("torch.backends.cuda.matmul.allow_tf32", "torch.set_float32_matmul_precision()", "torch.c", "torch.d")
     settings = tuple(Setting(name=name, value="torch.high", kept=False) for name in names)
     record = replace(example(), spec=replace(example().spec, dtype=dtype), settings=settings)
-    record = replace(record, environment=replace(record.environment, device=device))
+    record = replace(record, environment=replace(record.environment, compute_capability=capability))
     kept = replace(record, settings=(replace(settings[0], kept=True),))
 
     overridden = told(record, "settings_overridden")

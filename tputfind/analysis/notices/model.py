@@ -85,7 +85,7 @@ def _settings_notices(record: Record) -> Iterator[Notice]:
     overridden = [setting for setting in record.settings if not setting.kept]
     kept = [setting for setting in record.settings if setting.kept]
     if overridden:
-        as_tf32 = record.spec.dtype == "fp32" and record.environment.device.startswith("cuda")
+        as_tf32 = record.spec.dtype == "fp32" and record.environment.compute_capability is not None
         yield Notice(
             kind="settings_overridden",
             seen=f"the file sets {_list_settings(overridden)}",
