@@ -273,6 +273,18 @@ def test_input_from_memory_handed_out_again_is_restored():
     assert torch.equal(batch._inputs[0][0], after_first)
 
 
+def test_written_input_is_restored_beside_an_expanded_one():
+    def made():
+        return (torch.ones(4, 4), torch.ones(4).expand(4, 4)), {}
+
+    batch = Batch(lambda x, mask: x.mul_(0.5) + mask, 4, made(), lambda: "unknown", made)
+    batch()
+    batch.restore()
+
+    assert torch.equal(batch._inputs[0][0], torch.ones(4, 4))
+    assert batch._inputs[0][1].stride() == (0, 1)
+
+
 def test_incomparable_model_is_unchecked_in_another_mode_too():
     count = itertools.count(1)
 

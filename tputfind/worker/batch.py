@@ -29,10 +29,12 @@ from tputfind.worker.structures import (
     copy_containers,
     drain_value,
     draining,
+    expanded_axes,
     has_same_parts,
     is_lazy,
     is_plain,
     moves,
+    narrow_to_one,
     tensors_of,
 )
 
@@ -134,7 +136,10 @@ class Batch:
             return None
         if [tensor.shape for tensor in originals] != [tensor.shape for tensor in resident]:
             return None
-        pairs = list(zip(resident, originals, strict=True))
+        # A tensor cannot be written to along axes that it is expanded along.
+        axes = [expanded_axes(tensor) if is_plain(tensor) else [] for tensor in resident]
+        written, values = (list(map(narrow_to_one, tensors, axes)) for tensors in (resident, originals))
+        pairs = list(zip(written, values, strict=True))
 
         def restore() -> None:
             with torch.no_grad():

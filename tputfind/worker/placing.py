@@ -22,9 +22,11 @@ from tputfind.worker.structures import (
     Copies,
     contents_of,
     convert_parts,
+    expanded_axes,
     is_plain,
     map_parts,
     moves,
+    narrow_to_one,
     parts_of,
     replace_parts,
     tensors_of,
@@ -111,10 +113,9 @@ class Placement(NamedTuple):
         samples = self.arrange(tensor)
         each = samples.shape[axis] // few
         shape = (*samples.shape[:axis], each * many, *samples.shape[axis + 1 :])
-        expanded = _expanded_axes(samples) if samples.device == self.device_of(samples) else []
+        expanded = expanded_axes(samples) if samples.device == self.device_of(samples) else []
         if expanded:  # a tensor made for all samples stays expanded, too, unless it is moved
-            for one in expanded:
-                samples = samples.narrow(one, 0, 1)
+            samples = narrow_to_one(samples, expanded)
             filled = samples if axis in expanded else self._fill(samples, axis, few, many)
             return filled.expand(shape)
         learnt = samples.requires_grad and (samples.device == self.device or torch.is_grad_enabled())
@@ -160,12 +161,6 @@ def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequenc
     if needed > left:
         has = f"of the host's memory, which has {format_bytes(left)} left"
         raise MemoryError(f"the inputs of batch {batch_size} take {format_bytes(needed)} {has}")
-
-
-def _expanded_axes(tensor: torch.Tensor) -> list[int]:
-    """Return the axes along which all elements are in the same memory."""
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return [axis for axis, (length, stride) in enumerate(pairs) if length > 1 and stride == 0]
 
 
 def _clone(value: Any) -> Any:

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -157,6 +157,19 @@ def is_of_torch(tensor: torch.Tensor) -> bool:
 def is_plain(tensor: torch.Tensor) -> bool:
     """Return whether a tensor is dense, not quantised and of torch's own class, so that its strides may be changed."""
     return is_of_torch(tensor) and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
+
+
+def expanded_axes(tensor: torch.Tensor) -> list[int]:
+    """Return the axes of a strided tensor along which all elements are in the same memory."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return [axis for axis, (length, stride) in enumerate(pairs) if length > 1 and stride == 0]
+
+
+def narrow_to_one(tensor: torch.Tensor, axes: Iterable[int]) -> torch.Tensor:
+    """Return a view of a tensor with the first element alone along each of these axes."""
+    for axis in axes:
+        tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def tensors_of(value: object) -> list[torch.Tensor]:
