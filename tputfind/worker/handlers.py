@@ -417,7 +417,9 @@ def _observations(loaded: _Loaded, *, compiled_before: int) -> Iterator[Sight]:
 
 def _remembers_inputs(asked: messages.TimeBatches, device: Device, loaded: _Loaded, step_ms: float) -> bool:
     spec = asked.spec
-    if asked.number or spec.phase != "infer" or spec.transfer != "none" or not mode_class(spec.mode).as_it_is:
+    if asked.number or spec.phase != "infer" or spec.transfer != "none" or ranks.process_count() > 1:
+        return False
+    if not mode_class(spec.mode).as_it_is:
         return False
     try:
         return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)

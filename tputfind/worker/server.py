@@ -64,7 +64,7 @@ def _answer_all(control: Connection) -> None:
             if question.startswith(IMPORT):
                 with _device_described():
                     said = _import(question.removeprefix(IMPORT).decode())
-                control.send_bytes(said or (OPENED if _has_opened_device() else b""))
+                control.send_bytes(OPENED if _has_opened_device() else said)
                 continue
             if question == COPY:
                 _fork_copy(control, recv_handle(control))
