@@ -704,14 +704,6 @@ COMPARISON = (
         partial(verdicts, SLOWER, "slower", 256),
         ("{} of {} pairs with a planted delay of 5 % compare as `slower`",),
     ),
-    Claim(
-        "Two equal host-bound runs (batch 1 and 32) compare as `ambiguous`",
-        "{} of {} pairs, the others as `slower`",
-        "python benchmarks/verdicts.py FOLDER",
-        H200,
-        (SAME,),
-        partial(verdicts, SAME, "ambiguous", 1, 32),
-    ),
     *(
         Claim(
             f"Modes: {model}",

@@ -326,7 +326,7 @@ def _instances(plain: Spec) -> tuple[int, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16) if count <= len(here))
 
 
-def _until_refused(rows: Iterator[Row]) -> Iterator[Row]:
+def _rows_before_refusal(rows: Iterator[Row]) -> Iterator[Row]:
     """Yield rows until a batch size is refused, such as one with more samples than there are; the first must not be."""
     is_first = True
     try:
@@ -357,7 +357,7 @@ def _batch_size(
     best, best_per_s, no_gain = 0, 0.0, 0
     timed: list[Speed] = []
     with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
-        for row in _until_refused(rows):
+        for row in _rows_before_refusal(rows):
             timed += speeds_of([row])
             late = best and too_late(plain, row)
             if row.samples_per_s is None or late or no_gain == _PATIENCE:

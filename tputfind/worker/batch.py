@@ -29,13 +29,13 @@ from tputfind.worker.structures import (
     copy_containers,
     drain_value,
     draining,
-    expanded_axes,
     has_same_parts,
     is_lazy,
     is_plain,
     moves,
     narrow_to_one,
     tensors_of,
+    zero_stride_axes,
 )
 
 _ROOM: Final = 1.25
@@ -137,7 +137,7 @@ class Batch:
         if [tensor.shape for tensor in originals] != [tensor.shape for tensor in resident]:
             return None
         # A tensor cannot be written to along axes that it is expanded along.
-        axes = [expanded_axes(tensor) if is_plain(tensor) else [] for tensor in resident]
+        axes = [zero_stride_axes(tensor) if is_plain(tensor) else [] for tensor in resident]
         written, values = (list(map(narrow_to_one, tensors, axes)) for tensors in (resident, originals))
         pairs = list(zip(written, values, strict=True))
 

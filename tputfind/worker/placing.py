@@ -22,7 +22,6 @@ from tputfind.worker.structures import (
     Copies,
     contents_of,
     convert_parts,
-    expanded_axes,
     is_plain,
     map_parts,
     moves,
@@ -30,6 +29,7 @@ from tputfind.worker.structures import (
     parts_of,
     replace_parts,
     tensors_of,
+    zero_stride_axes,
 )
 
 
@@ -113,7 +113,7 @@ class Placement(NamedTuple):
         samples = self.arrange(tensor)
         each = samples.shape[axis] // few
         shape = (*samples.shape[:axis], each * many, *samples.shape[axis + 1 :])
-        expanded = expanded_axes(samples) if samples.device == self.device_of(samples) else []
+        expanded = zero_stride_axes(samples) if samples.device == self.device_of(samples) else []
         if expanded:  # a tensor made for all samples stays expanded, too, unless it is moved
             samples = narrow_to_one(samples, expanded)
             filled = samples if axis in expanded else self._fill(samples, axis, few, many)

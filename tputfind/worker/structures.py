@@ -159,7 +159,7 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return is_of_torch(tensor) and tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_quantized
 
 
-def expanded_axes(tensor: torch.Tensor) -> list[int]:
+def zero_stride_axes(tensor: torch.Tensor) -> list[int]:
     """Return the axes of a strided tensor along which all elements are in the same memory."""
     pairs = zip(tensor.shape, tensor.stride(), strict=True)
     return [axis for axis, (length, stride) in enumerate(pairs) if length > 1 and stride == 0]
