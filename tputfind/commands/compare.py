@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tputfind import options
 from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subject
-from tputfind.commands.console import Given, finish, say, stop_signals
+from tputfind.commands.console import Given, finish, options_of, say, stop_signals
 from tputfind.commands.options import IN_TURN
 from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
@@ -33,7 +33,7 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
 def main(given: Given, *, show_traceback: bool) -> int:
     places = read_places(given)
     shares, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
-    measuring = {option.name: None if given[option.name] is False else given[option.name] for option in IN_TURN}
+    measuring = options_of(given, (option.name for option in IN_TURN))
     names = [option.flag for option in IN_TURN if measuring[option.name] is not None]
     if not given["run"] and names:
         wrong.append(f"{', '.join(names)}: records hold what was measured; --run measures anew")

@@ -8,7 +8,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 Given = dict[str, Any]
 """Arguments and options of a command by name; None, False or () if not given."""
+
+
+def options_of(given: Given, names: Iterable[str]) -> Given:
+    """Return some options by name; None for a flag that is not given. An empty text stays, and is refused later."""
+    return {name: None if given[name] is False else given[name] for name in names}
+
 
 _LONGEST: Final = 10_000
 """Maximum characters of an error: enough to name every row, without filling the screen with foreign text."""

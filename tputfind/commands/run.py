@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 import msgspec
 from rich.console import Console
 
-from tputfind.commands.console import Given, command_line, finish, stop_signals, tell
+from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals, tell
 from tputfind.commands.options import MEASURING
 from tputfind.commands.outputs import csv_of_record, model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TputfindError
@@ -88,7 +88,7 @@ def read_request(given: Given) -> Request:
     asked = cluster_of(given)
     folder = output or (asked.resumed if asked else None) or Path("results")
     places = read_places(given, None if given["no_save"] else folder)
-    options = {one.name: None if given[one.name] is False else given[one.name] for one in MEASURING}
+    options = options_of(given, (one.name for one in MEASURING))
     devices = None if asked else _devices_of(options, each=given["each"], all_busy=given["all_busy"])
     if devices is not None:
         if given["resume"] is not None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from tputfind.analysis.race import decode_race
-from tputfind.commands.console import Given, command_line, finish, stop_signals
+from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
 from tputfind.commands.outputs import csv_of_record, model_sources, read_places
 from tputfind.errors import Interrupted, OutOfTime
 from tputfind.processes.children import Children
@@ -33,7 +33,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         if begun not in map(Path, places.files):
             places = places._replace(files=(*places.files, begun))
     quiet, trust = given.pop("quiet"), given.pop("trust_model_file")
-    options = {name: None if value is False else value for name, value in given.items()}
+    options = options_of(given, given)
     asked = tune.read_request(model, options, goal, folder, command_line())._replace(before=before)
     plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
