@@ -1,5 +1,6 @@
 """Types, bounds and vocabularies of record fields, and the version of the measuring method."""
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple, cast, get_args
 
 from msgspec import Meta
@@ -45,8 +46,6 @@ QUANTIZED: Final[dict[str, str]] = {
 """Dtypes of quantised linear layers, each with the configuration of torchao."""
 CONVERTED: Final[dict[str, str]] = {"fp16": "float16"} | dict.fromkeys(("bf16", *QUANTIZED), "bfloat16")
 """torch's name of the dtype to which real floating-point parameters are converted; float32 for all others."""
-SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
-"""Prefixes of torchvision's models that are built for one image size, and the builder's argument for that size."""
 AUTOCAST: Final[dict[str, str]] = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 """torch's name of the dtype of autocast."""
 LAYOUTS: Final = get_args(Layout)
@@ -121,3 +120,13 @@ def source_of(model: str) -> SourceName:
 def is_compile_mode(mode: str) -> bool:
     """Return whether a mode runs through ``torch.compile``."""
     return mode.startswith("compile")
+
+
+_SIZED: Final = {"vit_": "image_size", "maxvit_": "input_size"}
+"""Prefixes of torchvision's models that are built for one image size, and the builder's argument for that size."""
+
+
+def size_argument(name: str, shape: Sequence[int]) -> dict[str, int | tuple[int, ...]]:
+    """Return the argument of torchvision's builder of a model for samples of a shape; empty if it takes any size."""
+    found = next((argument for start, argument in _SIZED.items() if name.startswith(start)), None)
+    return {} if found is None else {found: shape[-1] if found == "image_size" else tuple(shape[-2:])}

@@ -6,7 +6,7 @@ from typing import Final
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec
-from tputfind.record.types import AUTOCAST, CONVERTED, MODES, QUANTIZED, SIZED, GradMode, is_compile_mode
+from tputfind.record.types import AUTOCAST, CONVERTED, MODES, QUANTIZED, GradMode, is_compile_mode, size_argument
 
 _GRAD_MODES: Final[dict[GradMode, str]] = {
     "inference": "torch.inference_mode()",
@@ -100,10 +100,9 @@ def _model(spec: Spec, shape: Sequence[str]) -> Iterator[str]:
     end = ".train()" if spec.phase == "train" else ".eval()"
     match spec.source:
         case "torchvision":
-            sized = [argument for start, argument in SIZED.items() if is_resized and spec.model.startswith(start)]
-            more = "" if is_file or sized else f", weights={json.dumps(spec.weights or 'DEFAULT')}"
-            for argument in sized:
-                more += f", {argument}={shape[-1] if argument == 'image_size' else f'({shape[-2]}, {shape[-1]})'}"
+            resized = size_argument(spec.model, tuple(map(int, shape))) if is_resized else {}
+            arguments = {} if is_file or resized else {"weights": json.dumps(spec.weights or "DEFAULT")}
+            more = "".join(f", {argument}={value}" for argument, value in (arguments | resized).items())
             yield "import torch, torchvision"
             yield f"model = torchvision.models.get_model({json.dumps(spec.model)}{more}){end}"
         case "timm":

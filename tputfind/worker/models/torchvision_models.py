@@ -14,7 +14,7 @@ from tputfind.processes.messages import NamedModel
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
-from tputfind.record.types import SIZED
+from tputfind.record.types import size_argument
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
@@ -74,7 +74,7 @@ def find(spec: Spec) -> Source:
     published = weights or models.get_model_weights(spec.model).DEFAULT
     own_shape = _own_shape(spec.model, names[spec.model], published)
     shape = asked_shape(spec, own_shape, own_channels=True)
-    resized = _size_argument(spec.model, shape) if shape != own_shape else {}
+    resized = size_argument(spec.model, shape) if shape != own_shape else {}
     if weights and resized:
         raise BadRequest(f"--weights {spec.weights} of {spec.model} are for samples of {shape_text([own_shape])} alone")
     inputs: Call = (Drawn(shape, image=family.detects, listed=family.detects),) * family.arguments, {}
@@ -82,7 +82,8 @@ def find(spec: Spec) -> Source:
         inputs = (*inputs[0], targets_of(spec.model, published.meta, shape)), {}
 
     def build() -> tuple[nn.Module, Inputs]:
-        arguments = {"weights": published} | resized | ({"quantize": True} if family.quantized else {})
+        weighted = {"weights": None if resized else published}
+        arguments = weighted | resized | ({"quantize": True} if family.quantized else {})
         with warnings.catch_warnings(), weights_only() if weights else _keep_random_weights():
             warnings.simplefilter("ignore")  # some builders announce changes to their initial weights
             module = _build(spec, arguments)
@@ -175,14 +176,6 @@ def _published_weights(spec: Spec) -> Any:
         names, named = ", ".join(known), shorten_text(spec.weights, LONGEST_PATH)
         raise BadRequest(f"--weights: {named!r} is neither a file nor weights of {spec.model}: it has {names}")
     return None
-
-
-def _size_argument(name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the builder's arguments for a sample shape other than that of its published weights."""
-    for start, argument in SIZED.items():
-        if name.startswith(start):
-            return {"weights": None, argument: shape[-1] if argument == "image_size" else shape[-2:]}
-    return {}
 
 
 def _build(spec: Spec, arguments: dict[str, Any]) -> nn.Module:
