@@ -85,7 +85,7 @@ class Placement(NamedTuple):
         if parts is None:
             return value
         if placed is None and isinstance(value, (list, tuple, dict)):
-            return replace_parts(value, {key: self.place(part) for key, part in parts.items()})
+            return map_parts(self.place, value)
         placed = {} if placed is None else placed
         return convert_parts(value, parts, lambda part: self.place(part, placed), placed)
 

@@ -79,7 +79,7 @@ class Cuda(Accelerator):
         return None
 
     def sharing_refusal(self) -> str | None:
-        """Return what is missing unless CUDA's multi-process service runs the contexts of this device."""
+        """Return that the multi-process service is missing; None if it runs the contexts of this device."""
         enabled = ctypes.c_int(0)
         with suppress(OSError, AttributeError):  # under ROCm
             get_attribute = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute
