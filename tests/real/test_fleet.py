@@ -290,6 +290,7 @@ def skip_where_two_cores_are_not_two():
 
 @pytest.mark.alone
 def test_disjoint_core_sets_do_not_slow_each_other_down(tmp_path):
+    """Leave 15 %: a shared host drifts by 8 % between the windows alone and busy, and one shared core costs 40 %."""
     skip_where_two_cores_are_not_two()
     ran = run(tmp_path, *COMPUTES, "--all-busy", "--processes", 4, "--device", "cpu:0,cpu:1", "--output", "apart")
 
@@ -297,7 +298,7 @@ def test_disjoint_core_sets_do_not_slow_each_other_down(tmp_path):
     assert "share core" not in ran.err
     shares = busy_of_alone(tmp_path / "apart")
     skip_where_two_cores_are_not_two()
-    assert shares == pytest.approx([1.0, 1.0], abs=0.05)
+    assert shares == pytest.approx([1.0, 1.0], abs=0.15)
 
 
 @pytest.mark.alone
