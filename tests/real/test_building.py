@@ -255,6 +255,29 @@ def test_inspection_gives_no_weight_memory_and_counts_it(source, tmp_path):
     assert looked_at.input_shape() == whole.input_shape()
 
 
+PINNED = """
+from torch import nn
+
+
+class Pinned(nn.Linear):
+    def to(self, *places, **named):
+        raise ValueError("this model stays on its device")
+
+
+def make():
+    return Pinned(4, 2, device="meta")
+"""
+
+
+def test_inspection_leaves_a_module_on_the_device_of_its_factory(tmp_path):
+    (tmp_path / "pinned.py").write_text(PINNED)
+    spec = read_spec(f"{tmp_path / 'pinned.py'}:make", {"input_size": "4"})
+    workload = Workload(spec, HOST, filled=False)
+
+    assert workload.parameters == 10
+    assert workload._module.weight.is_meta
+
+
 PEAK = """
 import re, sys, torch
 from pathlib import Path

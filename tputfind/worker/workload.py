@@ -114,10 +114,12 @@ class Workload:
         self.settings = tuple(one for one in changed if one.kept or measured.get(one.name) != one.value)
         self._forward = getattr(module, "_orig_mod", module).forward
         self.refuses_eval = not _set_eval(module)
-        if filled or not source.deferrable:
+        lazy = any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters())
+        runs = filled or lazy or (isinstance(module, TrainingStep) and module.takes_example)
+        if runs and (filled or not source.deferrable):  # a module that does not run stays where its factory put it
             module = move_module(arrange_module(module, self._dtype, spec.layout), device)
         self._module = module
-        if any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters()):
+        if lazy:
             with torch.no_grad():  # lazy layers have no parameters to count or train before their first batch
                 call = self._inputs(spec.smallest_batch).call
                 drain_value(self._module(*call[0], **call[1]))
