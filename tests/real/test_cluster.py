@@ -122,6 +122,15 @@ def test_kinds_run_one_job_per_device_kind_with_local_model(nodes, folder):
     assert [record.started for record in records(folder, "fleet")] == [record.started for record in found]
 
 
+def test_task_computes_on_as_many_threads_as_torch_does_here(nodes, folder):
+    ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address)
+    counts = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    here = int(subprocess.run(counts, env=ENVIRONMENT, check=True, capture_output=True).stdout)
+
+    assert ran.status == 0, ran.err
+    assert [record.environment.torch_threads for record in records(folder)] == [here]
+
+
 def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folder):
     ran = run(folder, "devices", "--ray", nodes.address)
     assert ran.status == 0, ran.err

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 
@@ -47,6 +48,9 @@ def task(number: int, request: bytes, board: Any) -> bytes:
     told = threading.Thread(target=_wait_for, args=(ray, started))
     told.start()
     told.join()
+    initial = Path("/proc/self/environ").read_bytes().split(b"\0")
+    if not any(variable.startswith(b"OMP_NUM_THREADS=") for variable in initial):
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, from the CPUs of the task: torch counts the cores itself
     try:
         from tputfind.runners import on_node
     except ImportError as error:
