@@ -50,3 +50,27 @@ def spins():
 def one_sample_many_times():
     """Return inputs that cannot be written to: all samples share the same memory."""
     return nn.Linear(16, 4), lambda batch_size: torch.randn(1, 16).expand(batch_size, 16)
+
+
+class Halves(nn.Module):
+    """Halves its input in place; it fails if many steps did so to the same input."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if float(x.abs().max()) < 1e-3:
+            raise ValueError("its input was halved again and again")
+        return x.div_(2)
+
+
+def halves():
+    return Halves(), small_inputs
+
+
+class Draws(nn.Module):
+    """Takes no tensor, but the number of samples to draw."""
+
+    def forward(self, count: int) -> torch.Tensor:
+        return torch.randn(count, 16)
+
+
+def draws():
+    return Draws(), int

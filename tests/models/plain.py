@@ -144,17 +144,16 @@ class ChangesItsPace(nn.Module):
 
 
 class DiesOfNewInputs(nn.Module):
-    """Counts its calls in its inputs, and kills its process if copying the inputs again reset the count."""
+    """Kills its process once new values were copied into its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = 0
+        self.version: int | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if self.calls and x[0, 0] != self.calls:
+        if self.version not in (None, x._version):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.calls += 1
-        x[0, 0] = self.calls
+        self.version = x._version
         time.sleep(0.05)
         return x * 2
 

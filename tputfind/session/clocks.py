@@ -36,9 +36,8 @@ def measure(
     try:
         return time(asked, children, progress, command)
     except ModelFailed:
-        found = [diagnosis_of(children, spec, asked.batch_size, asked.can).grad_mode for spec in asked.specs]
-        pairs = zip(asked.specs, found, strict=True)
-        otherwise = tuple(msgspec.structs.replace(spec, grad_mode=mode or spec.grad_mode) for spec, mode in pairs)
+        found = [diagnosis_of(children, spec, asked.batch_size, asked.can).settings for spec in asked.specs]
+        otherwise = tuple(msgspec.structs.replace(spec, **one) for spec, one in zip(asked.specs, found, strict=True))
         if otherwise == asked.specs:
             raise
         return time(asked._replace(specs=otherwise), children, progress, command)

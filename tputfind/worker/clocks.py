@@ -7,7 +7,8 @@ from functools import cached_property
 from time import perf_counter_ns
 from typing import Final, NamedTuple
 
-from tputfind.errors import TputfindError
+from tputfind.errors import BadRequest, TputfindError
+from tputfind.processes.failures import CannotRunSo
 from tputfind.processes.messages import TimeMethods
 from tputfind.record import clocks
 from tputfind.record.spec import Spec
@@ -61,10 +62,10 @@ def time_methods(question: TimeMethods, announce: Callable[[float], None]) -> It
                     yield clocks.Cell(way=way, condition=condition, figures=clocks.Figures.of(of_way))
 
 
-def warmed_s(device: Device, step: Step, spec: Spec, announce: Callable[[float], None]) -> float:
+def warmed_s(device: Device, work: Work, spec: Spec, announce: Callable[[float], None]) -> float:
     """Warm a step up; return its approximate time in seconds."""
     steps = _WARMUP_STEPS if spec.warmup is None else spec.warmup
-    return warm_up(device, Work(step, step), announce, seconds=_WARM_UP_S, steps=steps) / 1000
+    return warm_up(device, work, announce, seconds=_WARM_UP_S, steps=steps) / 1000
 
 
 class _Timed:
@@ -76,7 +77,7 @@ class _Timed:
         self._expected_s = question.expected_s
         self._device = device
         self._announce = announce
-        self._warm: dict[tuple[bool, clocks.Condition], tuple[Step, float]] = {}
+        self._warm: dict[tuple[bool, clocks.Condition], tuple[Work, float]] = {}
 
     def run(self, ways: Sequence[clocks.TimingMethod], condition: clocks.Condition, count: int) -> Samples:
         """Run one loop of ``count`` timings, after warm-up and a lead-in batch unless the condition is ``cold``."""
@@ -85,11 +86,11 @@ class _Timed:
         with inference(self._spec.grad_mode):
             if condition == "cold":
                 self._announce(self._expected_s)
-                samples = loop(self._device, batch, count, 0)
+                samples = loop(self._device, _work_of(batch, batch), count, 0)
             else:
-                step, seconds = self._warm_step(condition, graph=ways == clocks.GRAPH)
+                work, seconds = self._warm_work(condition, graph=ways == clocks.GRAPH)
                 self._announce((count + _LEAD_IN) * seconds)
-                samples = loop(self._device, step, count, _LEAD_IN)
+                samples = loop(self._device, work, count, _LEAD_IN)
             self._device.synchronize()
         return samples if len(samples) == len(ways) else [samples[0]] * len(ways)
 
@@ -108,14 +109,31 @@ class _Timed:
     def _replay(self) -> Step:
         return capture_graph(self._batch)
 
-    def _warm_step(self, condition: clocks.Condition, *, graph: bool) -> tuple[Step, float]:
-        """Return a warmed-up step of this condition, and its approximate time in seconds."""
+    def _warm_work(self, condition: clocks.Condition, *, graph: bool) -> tuple[Work, float]:
+        """Return a warmed-up step of this condition, and its approximate time in seconds.
+
+        Raises:
+            CannotRunSo: there is no input that could be copied.
+        """
         if (graph, condition) not in self._warm:
-            step: Step = self._replay if graph else self._batch
+            work = _work_of(self._replay if graph else self._batch, self._batch)
             if condition != "warm":
-                step = _chain(self._batch.feed_from_host(pinned=condition == "pinned"), step)
-            self._warm[graph, condition] = step, warmed_s(self._device, step, self._spec, self._announce)
+                step = _chain(self._feed(pinned=condition == "pinned"), work.step)
+                work = Work(step, step)
+            self._warm[graph, condition] = work, warmed_s(self._device, work, self._spec, self._announce)
         return self._warm[graph, condition]
+
+    def _feed(self, *, pinned: bool) -> Callable[[], None]:
+        if not self._batch.shapes:
+            raise CannotRunSo("a step without tensors as inputs copies nothing")
+        try:
+            return self._batch.feed_from_host(pinned=pinned)
+        except BadRequest as whole:
+            raise CannotRunSo(whole.message) from None
+
+
+def _work_of(step: Step, batch: Batch) -> Work:
+    return Work(step, step, restore=lambda: batch.restore)
 
 
 def _chain(feed: Callable[[], None], step: Step) -> Step:
@@ -126,63 +144,67 @@ def _chain(feed: Callable[[], None], step: Step) -> Step:
     return feed_and_step
 
 
-def _lead_in(device: Device, step: Step, batches: int) -> None:
+def _lead_in(device: Device, work: Work, batches: int) -> None:
     for _ in range(batches):
-        step()
+        work.fresh_step()
     device.synchronize()
 
 
-def _host_clock(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _host_clock(device: Device, work: Work, repeats: int, lead_in: int) -> Samples:
     """Read the host clock around the call: the time to submit, or to wait for earlier work."""
-    _lead_in(device, step, lead_in)
+    _lead_in(device, work, lead_in)
     spans_ms: list[float] = []
     for _ in range(repeats):
+        work.restore_inputs()
         start_ns = perf_counter_ns()
-        output = step()
+        output = work.step()
         spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
     device.synchronize()
     del output
     return [spans_ms]
 
 
-def _host_clock_with_sync(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _host_clock_with_sync(device: Device, work: Work, repeats: int, lead_in: int) -> Samples:
     """Read the host clock from the call to the synchronised output: the latency of a row."""
-    _lead_in(device, step, lead_in)
-    return [one_at_a_time(device, step, repeats).synchronised_ms]
+    _lead_in(device, work, lead_in)
+    return [one_at_a_time(device, work.step, repeats, restore=work.restore()).synchronised_ms]
 
 
-def _events_with_waits(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _events_with_waits(device: Device, work: Work, repeats: int, lead_in: int) -> Samples:
     """Record a pair of events around the call; the host waits for the second event before it continues."""
     watches = [device.stopwatch(2) for _ in range(repeats)]
-    _lead_in(device, step, lead_in)
+    _lead_in(device, work, lead_in)
     spans_ms: list[float] = []
     for watch in watches:
+        work.restore_inputs()
         watch.mark()
-        output = step()
+        output = work.step()
         watch.mark()
         spans_ms += watch.spans_ms()
     del output
     return [spans_ms]
 
 
-def _events_at_end(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _events_at_end(device: Device, work: Work, repeats: int, lead_in: int) -> Samples:
     """Record marks between batches submitted back to back, and read them at the end: the throughput of a row.
 
     The host does not wait after the lead-in, so that the device is busy at the first mark.
     """
-    return [back_to_back(step, device.stopwatch(repeats + 1), repeats, lead_in)]
+    restore = work.restore()
+    marks = repeats + 1 if restore is None else 2 * repeats
+    return [back_to_back(work.step, device.stopwatch(marks), repeats, lead_in, restore)]
 
 
-def _boundaries(device: Device, step: Step, repeats: int, lead_in: int) -> Samples:
+def _boundaries(device: Device, work: Work, repeats: int, lead_in: int) -> Samples:
     """Time the same batches, each on an idle device, in three ways: submission, synchronised output, device."""
     watches = [device.stopwatch(2) for _ in range(repeats)]
-    _lead_in(device, step, lead_in)
-    singles = one_at_a_time(device, step, repeats, stopwatches=watches)
+    _lead_in(device, work, lead_in)
+    singles = one_at_a_time(device, work.step, repeats, stopwatches=watches, restore=work.restore())
     device_ms = [span_ms for watch in watches for span_ms in watch.spans_ms()]
     return singles.submission_ms, singles.synchronised_ms, device_ms
 
 
-_LOOPS: Final[Mapping[clocks.TimingMethod, Callable[[Device, Step, int, int], Samples]]] = {
+_LOOPS: Final[Mapping[clocks.TimingMethod, Callable[[Device, Work, int, int], Samples]]] = {
     "host_clock": _host_clock,
     "host_clock_synchronised": _host_clock_with_sync,
     "events_waited": _events_with_waits,
@@ -192,7 +214,7 @@ _LOOPS: Final[Mapping[clocks.TimingMethod, Callable[[Device, Step, int, int], Sa
 }
 """The loops by the first method that they measure.
 
-A loop takes a device, a step (a batch or the replay of its graph), the number of timings and that of lead-in batches.
+A loop takes a device, the work (a batch or the replay of its graph), the numbers of timings and of lead-in batches.
 """
 
 
@@ -261,7 +283,7 @@ def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[
     with inference(spec.grad_mode):
         batch = workload.batch(batch_size)
         workload.check_samples(batch)
-        return batch, warmed_s(device, batch, spec, announce)
+        return batch, warmed_s(device, Work(batch, batch), spec, announce)
 
 
 def _time_in_turns(

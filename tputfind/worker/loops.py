@@ -46,11 +46,15 @@ class Work(NamedTuple):
     restore: Callable[[], Restore | None] = _nothing
     held: Callable[[], object] = _nothing
 
-    def fresh_step(self) -> object:
-        """Run a step on inputs that no step has written into."""
+    def restore_inputs(self) -> None:
+        """Undo the writes of the last step into its inputs, if there are any."""
         restore = self.restore()
         if restore is not None:
             restore()
+
+    def fresh_step(self) -> object:
+        """Run a step on inputs that no step has written into."""
+        self.restore_inputs()
         return self.step()
 
     def holding(self) -> Work:
