@@ -408,8 +408,10 @@ def test_a_record_holds_the_optimizer_and_the_norm(tmp_path, ask):
     assert "optimizer (adafactor)" in ran.out or "stand-in" in ran.out
 
 
-def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured():
-    workload = Workload(read_spec(SMALL, {"phase": "train", "dtype": "amp-fp16"}), torch.device("cpu"))
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])  # adagrad has its state before its first step
+def test_a_scaler_of_gradients_has_found_its_scale_before_anything_is_measured(optimizer):
+    asked = {"phase": "train", "dtype": "amp-fp16", "optimizer": optimizer}
+    workload = Workload(read_spec(SMALL, asked), torch.device("cpu"))
     scaler = workload._training._scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
 
     with torch.enable_grad():

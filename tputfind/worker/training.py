@@ -57,6 +57,7 @@ class Training:
         weights = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self.optimizers = [_make_optimizer(spec.optimizer or "sgd", module, weights)]
         self._weights, self._clip, self._times = weights, spec.clip, spec.accumulate
+        self._idle = idle_of(self.optimizers)
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
         self.loss_is_own = True
@@ -114,7 +115,7 @@ class Training:
             return
         for _ in range(MOST_SKIPPED):
             step()
-            if self.optimizers[0].state:
+            if not self._idle:
                 self._scale = self._scaler.get_scale()
                 return
         raise CannotRunSo("its gradients are finite at no scale, so that the optimizer never takes a step")
