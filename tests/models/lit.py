@@ -175,6 +175,33 @@ class WithData(Classifier):
         return DataLoader(TensorDataset(torch.randn(40, 32), torch.arange(40) % 10), batch_size=4)
 
 
+class Prepares(WithData):
+    """Prepares data, and makes of each batch what its step takes; its teacher stays in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = nn.Dropout(0.5).eval()
+
+    def prepare_data(self) -> None:
+        self.prepared = True
+
+    def setup(self, stage: str) -> None:
+        assert self.prepared
+
+    def on_before_batch_transfer(self, batch, _dataloader_idx):
+        return {"x": batch[0], "y": batch[1]}
+
+    def training_step(self, batch, batch_idx):
+        assert self.training
+        assert not self.teacher.training
+        return super().training_step((batch["x"], batch["y"]), batch_idx)
+
+
+class LoadsBatches(Classifier):
+    def train_dataloader(self):
+        return DataLoader([(torch.randn(4, 32), torch.arange(4))] * 3, batch_size=None)
+
+
 class TakesApart(Classifier):
     example_input_array = torch.zeros(2, 32)
 
@@ -193,6 +220,18 @@ def begins():
 
 def gathers():
     return Gathers(), pair_of
+
+
+def prepares():
+    return Prepares()
+
+
+def prepares_made():
+    return Prepares(), pair_of
+
+
+def loads_batches():
+    return LoadsBatches()
 
 
 def skips():

@@ -106,13 +106,21 @@ def test_both_optimizers_of_a_manual_module_have_state_before_anything_is_measur
     assert trained.check_training(batch) is None
 
 
-def test_check_of_a_module_that_skips_batches_finds_no_loss_or_a_finite_one():
-    trained = workload("skips")
+@pytest.mark.parametrize("dtype", ["fp32", "amp-fp16"])
+def test_check_of_a_module_that_skips_batches_finds_no_loss_or_a_finite_one(dtype):
+    trained = workload("skips", dtype=dtype)
     with torch.enable_grad():
         batch = trained.batch(2)
         checks = [trained.check_training(batch) for _ in range(4)]
 
     assert {check and check.result for check in checks} == {None, "loss"}
+
+
+@pytest.mark.parametrize("name", ["prepares", "prepares_made"])
+def test_data_hooks_run_and_each_part_keeps_its_own_mode(name):
+    trained = workload(name)
+    with torch.enable_grad():
+        assert trained.check_training(trained.batch(4)).result == "loss"
 
 
 def test_module_on_one_device_gathers_its_own_outputs():
@@ -205,6 +213,7 @@ def test_module_infers_by_its_example(tmp_path, ask):
     [
         ("alone", (), "does not say what batch its training_step takes (return (module, batch size -> batch)"),
         ("takes_apart", (), "its training_step takes a batch apart, and example_input_array is a single tensor"),
+        ("loads_batches", (), "the data of its train_dataloader are whole batches of a fixed size"),
         ("no_optimizer", (), "configure_optimizers returned nothing (return an optimizer"),
         ("text_as_optimizer", (), "configure_optimizers returned str, not an optimizer"),
         ("two_optimizers", (), "has 2 optimizers, and optimizes automatically (set self.automatic_optimization"),

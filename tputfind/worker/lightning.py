@@ -31,7 +31,6 @@ class LightningTraining(Training):
                 automatic optimization.
         """
         self._spec, self._step, self._module = spec, step, step.inner
-        step.train()
         self._automatic = bool(self._module.automatic_optimization)
         self._check_options()
         self.module = ranks.spread(step, spec, device) if spreads else step
@@ -106,6 +105,9 @@ class LightningTraining(Training):
         if self._scaler is None:  # some optimizers evaluate the closure several times
             return optimizer.step(lambda: self._step_with_clipping(optimizer, closure), **keywords)
         result = None if closure is None else closure()
+        if self._automatic and result is None:  # the module skips the batch, and no weight has a gradient
+            self._clip_before_step(optimizer)
+            return None
         if self._automatic:
             self._scaler.unscale_(optimizer)
             self._clip_before_step(optimizer)

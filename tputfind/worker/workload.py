@@ -113,7 +113,7 @@ class Workload:
         measured = read_settings()
         self.settings = tuple(one for one in changed if one.kept or measured.get(one.name) != one.value)
         self._forward = getattr(module, "_orig_mod", module).forward
-        self.refuses_eval = not _set_eval(module)
+        self.refuses_eval = not (isinstance(module, TrainingStep) or _set_eval(module))
         lazy = any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters())
         runs = filled or lazy or (isinstance(module, TrainingStep) and module.takes_example)
         if runs and (filled or not source.deferrable):  # a module that does not run stays where its factory put it

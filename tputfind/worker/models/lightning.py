@@ -98,6 +98,8 @@ class TrainingStep(nn.Module):
         module.all_gather = partial(_gather, module)
         self.trainer = _NoTrainer()  # modules hold it weakly, in some versions
         module.trainer = self.trainer
+        if self.trainer.is_global_zero:  # the other ranks start after a process that has prepared the data
+            module.prepare_data()
         module.setup("fit")
         if hasattr(module, "configure_model"):
             module.configure_model()
@@ -167,12 +169,12 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
     )
     if make is not None:
         made = make
-        return step, lambda size: (made(size),)
+        return step, lambda size: (module.on_before_batch_transfer(made(size), 0),)
     if described is not None:
         return step, ((_build_batch(described),), {})
     if not step.takes_example:
         collate, samples = _load_samples(spec, module)
-        return step, lambda size: (collate(list(islice(cycle(samples), size))),)
+        return step, lambda size: (module.on_before_batch_transfer(collate(list(islice(cycle(samples), size))), 0),)
     if example is None:
         raise BadRequest(f"{spec.model} does not say what batch its training_step takes", _HOW)
     return step, ((drawn_like(example),), {})
@@ -225,6 +227,8 @@ def _load_samples(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object
     data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if data is None or collate is None:
         raise BadRequest(f"{spec.model}: its train_dataloader returns {type(loader).__name__}, no DataLoader", _HOW)
+    if getattr(loader, "batch_sampler", data) is None:
+        raise BadRequest(f"{spec.model}: the data of its train_dataloader are whole batches of a fixed size", _HOW)
     few = spec.few_samples
     samples = (
         [data[number] for number in range(min(few, len(data)))]
