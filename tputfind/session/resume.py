@@ -1,5 +1,6 @@
 """Resuming a record that was cut short, or a race: only with the same request, device and method."""
 
+import re
 from collections.abc import Iterator
 from hashlib import file_digest
 from pathlib import Path
@@ -105,7 +106,10 @@ def without_accidents(record: Record) -> Record:
 
 
 def _is_accident(failure: Failure | None) -> bool:
-    return failure is not None and (failure.kind == "timeout" or failure.message.startswith(_FROM_OUTSIDE))
+    if failure is None:
+        return False
+    message = re.sub(r"^(rank|instance) \d+: ", "", failure.message)
+    return failure.kind == "timeout" or message.startswith(_FROM_OUTSIDE)
 
 
 def check_spec(record: Record, spec: Spec) -> None:

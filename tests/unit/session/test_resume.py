@@ -110,6 +110,8 @@ ACCIDENTS = [
     Failure(kind="died", message="killed by SIGINT"),
     Failure(kind="died", message="killed by SIGHUP"),
     Failure(kind="died", message="the measuring process was killed"),
+    Failure(kind="died", message="rank 1: killed by SIGTERM"),
+    Failure(kind="died", message="instance 0: the measuring process was killed"),
 ]
 FAULTS = [
     Failure(kind="out_of_memory", message="OutOfMemoryError: CUDA out of memory."),
