@@ -284,6 +284,12 @@ def _time_batches(
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
+def _memory_use(device: Device, number: int) -> MemoryUse:
+    """Return the memory that a row took; unknown on a CPU if its process has run other rows: see ``Session``."""
+    shared = number > 0 and not device.capabilities.own_memory
+    return MemoryUse(None, None, None) if shared else device.memory_use()
+
+
 def _time_batch(
     asked: messages.TimeBatches,
     device: Device,
@@ -301,7 +307,7 @@ def _time_batch(
         if not ranks.leads():
             _follow(device, loaded.work)
             device.check_limit()
-            used = device.memory_use()
+            used = _memory_use(device, asked.number)
             _check_samples(loaded)
             return Row(batch_size=batch_size, **used._asdict())
         try:
@@ -314,11 +320,9 @@ def _time_batch(
         except BaseException:
             _check_samples(loaded, failed=True)
             raise
-        used = device.memory_use()
+        used = _memory_use(device, asked.number)
         if device.memory_is_short():  # a kernel of the check that cannot be loaded now would never load in this process
             device.reset_memory_use()
-        if asked.number and not device.capabilities.own_memory:  # the process has run other rows: see ``Session``
-            used = MemoryUse(None, None, None)
         first_step_ms = windows.throughput.first_step_ms if tried is None else round(tried.first_step_ms, 6)
         timing = _timing(spec, device, windows, loaded, first_step_ms)
         if tried is not None:
