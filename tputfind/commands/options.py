@@ -74,7 +74,7 @@ RUN: Final = (
     *_FILES,
     Option(
         OTHER,
-        "continue an interrupted record (with --ray, a folder of records); nothing is measured twice",
+        "continue an interrupted record, and measure nothing twice; with --ray, the unfinished jobs of a folder",
         "RECORD",
         name="resume",
     ),
