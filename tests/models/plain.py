@@ -523,6 +523,10 @@ def leaves_a_process():
     return LeavesAProcess(), small_inputs
 
 
+def exits_while_built():
+    os._exit(3)
+
+
 class ForksAndWaits(nn.Module):
     """Exits above a batch size, while a process that it forked keeps all its files open."""
 

@@ -46,6 +46,26 @@ def test_forecast_of_a_computable_model_matches_arithmetic(tmp_path, ask):
     assert int(line["largest_batch_forecast"]) == 128
 
 
+def test_forecast_keeps_to_the_multiples_that_the_inputs_need(tmp_path, ask):
+    factory = f"{MODELS}/other_fields.py:fours"
+    ran = ask(tmp_path, "forecast", factory, "--memory", "1GiB", *ON_FAKE, "--save", "cards.json")
+
+    assert ran.status == 0, ran.err
+    found = tputfind.load(tmp_path / "cards.json")
+    assert found.tried == (4 * 61,)
+    assert found.cards[0].largest_batch % 4 == 0
+    assert found.cards[0].largest_batch > 0
+    assert "3119512" in ran.out, "to start with: a multiple, too"
+
+
+def test_model_that_ends_the_process_of_a_forecast_is_named(tmp_path, ask):
+    factory = f"{MODELS}/plain.py:exits_while_built"
+    asked = ("--memory", "1GiB", *ON_FAKE, "--quiet")
+    ask(tmp_path, "forecast", factory, *asked).check_refused(
+        5, "exits_while_built does not run on fake tensors: exited"
+    )
+
+
 def test_forecast_for_tiny_memory_reports_that_none_fits(tmp_path, ask):
     ran = ask(tmp_path, "forecast", "resnet18", "--memory", "64MiB", *ON_FAKE)
 
@@ -156,6 +176,12 @@ def test_python_forecasts_a_live_module_that_trains(kept):
 def test_forecast_in_python_refuses_invalid_memory(memory, said):
     with pytest.raises(BadRequest, match=said):
         tputfind.forecast("resnet18", memory=memory)
+
+
+@pytest.mark.parametrize("options", [{"transfer": "h2d"}, {"mode": "compile"}, {"max_batch": 64}])
+def test_forecast_in_python_refuses_options_that_it_would_ignore(options):
+    with pytest.raises(BadRequest, match="does not take that into account"):
+        tputfind.forecast("resnet18", memory="8GiB", on_fake=True, **options)
 
 
 @pytest.mark.parametrize("options", [{"parallel": "ddp", "gpus": 2}, {"parallel": "fsdp", "device": "cuda:0,cuda:1"}])

@@ -125,10 +125,11 @@ class FakeTrace(msgspec.Struct, frozen=True):
 
     ``gradients`` and ``optimizer`` name gradients and optimizer state; ``libraries`` names workspaces of libraries.
     Fixed allocations are weights; all others are activations, inputs included. ``own_optimizers`` is as in a row's
-    ``seen``.
+    ``seen``, ``granularity`` as in a spec.
     """
 
     trace: Trace
+    granularity: Count
     gradients: tuple[int, ...] = ()
     optimizer: tuple[int, ...] = ()
     libraries: tuple[int, ...] = ()

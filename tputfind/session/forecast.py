@@ -10,8 +10,9 @@ from msgspec.structs import replace
 
 from tputfind import options as values
 from tputfind.declaration import add_options_of
-from tputfind.errors import BadRequest
+from tputfind.errors import BadRequest, ModelFailed
 from tputfind.processes.children import Children
+from tputfind.processes.failures import ChildFailed
 from tputfind.processes.messages import FakeTrace, Inspection, TraceOnFake
 from tputfind.record.files import RecordFile
 from tputfind.record.forecast import CardForecast, Forecasts, MemorySplit, VariantForecast
@@ -49,6 +50,7 @@ _ERROR_ON_FAKE: Final = {"infer": 0.2, "train": 0.05}
 _SAMPLES_ON_FAKE: Final = 64
 """Number of batch sizes on either side of the edge at which such a forecast looks for exceptions: only those far from
 the edge widen its error, and a replay takes milliseconds."""
+_NOT_ON_FAKE: Final = ("mode", "transfer", "max_batch", "memory_limit_bytes", "headroom")
 _KINDS: Final = ("gradients", "optimizer", "libraries")
 _NARROWER: Final[dict[Dtype, Dtype]] = {"fp32": "amp-bf16", "tf32": "amp-bf16", "amp-fp16": "bf16", "amp-bf16": "bf16"}
 """The narrower dtype in which a training is also forecast."""
@@ -154,12 +156,22 @@ def forecast_with(
             f"--dtype {spec.dtype}: torchao quantises no fake tensors",
             "forecast bf16 without a GPU, or leave --on-fake out on a machine with one",
         )
+    plain = Spec(model=spec.model)
+    if ignored := [name for name in _NOT_ON_FAKE if getattr(spec, name) != getattr(plain, name)]:
+        raise BadRequest(f"{', '.join(ignored)}: a forecast from fake tensors does not take that into account")
     progress.doing("running it on fake tensors", None)
     preload_packages(spec, children)
     traced = trace_on_fake(spec, children)
     cards = cards_on_fake(spec, traced, memories)
     variants = tuple(_variants(spec, memories, children, progress))
-    return replace(found, own_optimizers=traced.own_optimizers, cards=cards, variants=variants)
+    return replace(
+        found,
+        spec=replace(spec, granularity=traced.granularity),
+        tried=(traced.trace.batch_size,),
+        own_optimizers=traced.own_optimizers,
+        cards=cards,
+        variants=variants,
+    )
 
 
 def _forecast_from_trials(
@@ -179,6 +191,7 @@ def _forecast_from_trials(
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
     return replace(
         found,
+        spec=session.record.spec,
         started=record.started,
         own_optimizers=inspection.own_optimizers,
         device_name=environment.device_name,
@@ -193,34 +206,41 @@ def cards_on_fake(spec: Spec, traced: FakeTrace, memories: Sequence[int]) -> tup
 
 
 def trace_on_fake(spec: Spec, children: Children) -> FakeTrace:
-    return children.ask_one(TraceOnFake(spec, FIRST_BATCH), FakeTrace, FIRST_TIMEOUT_S)
+    """Return the trace of a spec; raise ModelFailed if its process ends, and as for ``fake_trace``."""
+    try:
+        return children.ask_one(TraceOnFake(spec, FIRST_BATCH), FakeTrace, FIRST_TIMEOUT_S)
+    except ChildFailed as death:
+        raise ModelFailed(f"{spec.model} does not run on fake tensors: {death.failure.message}") from None
 
 
 def _forecast_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> tuple[Forecast, int]:
     """Return the forecast that a trace gives for a memory, and its largest batch."""
     memory = Memory(memory_bytes, expandable=spec.allocator == "expandable", capped=True)
     forecast = Forecast([traced.trace], memory)
-    return forecast, edge_where(forecast.fits, granularity=1, max_batch=LARGEST_BATCH)
+    found = edge_where(forecast.fits, granularity=traced.granularity, max_batch=LARGEST_BATCH)
+    return forecast, found if found + traced.granularity <= LARGEST_BATCH else LARGEST_BATCH
 
 
 def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
     forecast, found = _forecast_on_fake(spec, traced, memory_bytes)
-    around = non_monotonic_where(forecast.fits, found, granularity=1, max_batch=LARGEST_BATCH, samples=_SAMPLES_ON_FAKE)
+    steps = {"granularity": traced.granularity, "max_batch": LARGEST_BATCH, "samples": _SAMPLES_ON_FAKE}
+    around = non_monotonic_where(forecast.fits, found, **steps)
     error = max(_ERROR_ON_FAKE[spec.phase], _spread(found, around))
     return CardForecast(
         memory_bytes=memory_bytes,
         largest_batch=found,
         error=error,
-        split=None if found == LARGEST_BATCH else _split(traced, max(1, found), forecast.memory if found else None),
+        split=None if found == LARGEST_BATCH else _split(traced, found, forecast.memory),
     )
 
 
-def _split(traced: FakeTrace, batch_size: int, memory: Memory | None) -> MemorySplit:
-    """Return the memory use by kind at a batch size; ``memory`` None means unlimited memory."""
+def _split(traced: FakeTrace, found: int, memory: Memory) -> MemorySplit:
+    """Return the memory use by kind at the largest batch; in unlimited memory, at the smallest, if none fits."""
+    batch_size, memory = (found, memory) if found else (traced.granularity, _ENDLESS)
     program = Program(traced.trace)
     kinds = {number: kind for kind in _KINDS for number in getattr(traced, kind)}
     bytes_by_kind = program.allocated_at_peak(batch_size, kinds)
-    reserved_bytes = program.replay(batch_size, memory or _ENDLESS).peak_reserved_bytes
+    reserved_bytes = program.replay(batch_size, memory).peak_reserved_bytes
     outside_bytes = next(value for kind, value in traced.trace.events() if kind == "outside")
     tensors = {f"{kind}_bytes": bytes_by_kind.get(kind, 0) for kind in ("weights", "gradients", "optimizer")}
     activations_bytes = bytes_by_kind.get("activations", 0)
@@ -236,7 +256,7 @@ def _variants(spec: Spec, memories: Sequence[int], children: Children, progress:
         if varied == spec:
             continue
         progress.doing(f"running it on fake tensors in {dtype}{', with checkpointing' if checkpoint else ''}", None)
-        with suppress(BadRequest):  # a model may not offer checkpointing, or not run in that dtype
+        with suppress(BadRequest, ModelFailed):  # a model may not offer checkpointing, or not run in that dtype
             traced = trace_on_fake(varied, children)
             batches = tuple(_forecast_on_fake(varied, traced, memory_bytes)[1] for memory_bytes in memories)
             yield VariantForecast(dtype=dtype, grad_checkpoint=checkpoint, largest_batches=batches)
@@ -249,8 +269,8 @@ def _take_first_trial(session: Session) -> None:
         BadRequest: the trace cannot be replayed.
         TputfindError: even the smallest fails.
     """
-    for batch_size in _FIRST_BATCHES:
-        if session.try_batch(batch_size) is None:
+    for batches in _FIRST_BATCHES:
+        if session.try_batch(batches * session.record.spec.granularity) is None:
             break
     latest = session.record.trials[-1]
     if latest.failure is not None:

@@ -10,6 +10,7 @@ from math import prod
 from typing import Any, Final
 
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn import functional
@@ -24,6 +25,7 @@ from tputfind.processes.messages import FakeTrace
 from tputfind.record.record import TRIAL_STEPS
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Event, Trace, pack_events
+from tputfind.worker.inspect import find_granularity
 from tputfind.worker.lightning import make_training
 from tputfind.worker.structures import patch_attribute
 from tputfind.worker.workload import Workload
@@ -41,10 +43,11 @@ _META: Final = torch.device("meta")
 _PRODUCTS: Final = {getattr(_aten, name).default for name in ("linear", "addmm", "mm", "bmm", "baddbmm")}
 
 
-def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
+def fake_trace(spec: Spec, batches: int) -> FakeTrace:
     """Return the allocations of a trial's steps, from steps on fake CUDA tensors.
 
-    Memory that only a real kernel requests, such as the workspaces of convolutions, is missing.
+    The batch size is ``batches`` times the granularity of the spec, or of the inputs if they need another. Memory that
+    only a real kernel requests, such as the workspaces of convolutions, is missing.
 
     Raises:
         BadRequest: the model does not run on fake tensors, for example because it reads values.
@@ -52,7 +55,12 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
     """
     workload = _FakeWorkload(spec, torch.device("cpu"))
     recorder = _Recorder()
+    batch_size = batches * spec.granularity
     try:
+        granularity, _ = find_granularity(spec, workload)
+        if granularity is not None:
+            spec, batch_size = replace(spec, granularity=granularity), batches * granularity
+            workload = _FakeWorkload(spec, torch.device("cpu"))
         with _imitate_gpu(recorder), _autograd(spec), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             workload.move()
             fixed = recorder.allocated
@@ -82,6 +90,7 @@ def fake_trace(spec: Spec, batch_size: int) -> FakeTrace:
     )
     return FakeTrace(
         trace,
+        spec.granularity,
         gradients=tuple(sorted(recorder.gradients)),
         optimizer=tuple(sorted(recorder.optimizer)),
         libraries=tuple(recorder.libraries),

@@ -149,7 +149,7 @@ def _findings(
     if parameters is None or inputs is None or spec.weights is not None or spec.phase != "infer":
         workload = _unfilled_workload(spec, device, make_step)
         parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
-        granularity, why = _granularity(spec, workload)
+        granularity, why = find_granularity(spec, workload)
         if granularity is not None:
             changed = msgspec.structs.replace(spec, granularity=granularity)
             workload = _unfilled_workload(changed, device, make_step)
@@ -185,7 +185,7 @@ def _unfilled_workload(spec: Spec, device: Device, make_step: Callable[..., OwnS
     return Workload(spec, torch.device("cpu"), filled=False)
 
 
-def _granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, str]:
+def find_granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, str]:
     """Return the granularity that the user's inputs need without an option for it, and why; None if they need none.
 
     Raises:

@@ -40,7 +40,7 @@ def document(found: Forecasts) -> Document:
     return Document(
         title=f"{' '.join(words)}{checkpoint}{times}: forecast, not measured",
         sections=(
-            *sections_of("the table", lambda: [table(columns, map(_row, found.cards))]),
+            *sections_of("the table", lambda: [table(columns, (_row(found, card) for card in found.cards))]),
             *sections_of("what takes the memory", lambda: _splits(found)),
             *sections_of("other ways of training", lambda: _variants(found)),
             Sentences((f"from {_source(found)}, batch {', '.join(map(str, found.tried))}", error)),
@@ -54,11 +54,12 @@ def _optimizer(found: Forecasts) -> str:
     return "own optimizers" if found.own_optimizers else found.spec.optimizer or "sgd"
 
 
-def _row(card: CardForecast) -> tuple[Cell, ...]:
+def _row(found: Forecasts, card: CardForecast) -> tuple[Cell, ...]:
     memory = Cell(format_bytes(card.memory_bytes), card.memory_bytes), _batch(card.largest_batch)
     if card.largest_batch in _WORDS:
         return (*memory, Cell(), Cell())
-    lower_end = max(1, int((1 - card.error) * card.largest_batch))
+    step = found.spec.granularity
+    lower_end = max(1, int((1 - card.error) * card.largest_batch / step)) * step
     return (*memory, Cell(format_share(card.error), card.error), count(lower_end))
 
 
@@ -67,7 +68,9 @@ def _batch(largest_batch: int) -> Cell:
 
 
 def _splits(found: Forecasts) -> Iterator[Table]:
-    splits = [(max(1, card.largest_batch), card.split) for card in found.cards if card.split is not None]
+    splits = [
+        (max(found.spec.granularity, card.largest_batch), card.split) for card in found.cards if card.split is not None
+    ]
     if splits:
         kinds = [kind for kind in _SPLIT if found.spec.phase == "train" or kind not in _OF_TRAINING]
         rows = [(count(size), *(_memory(split, kind) for kind in kinds)) for size, split in splits]
