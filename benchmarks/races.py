@@ -2,6 +2,7 @@
 
     pip install optuna==5.0.0
     PYTHONPATH=. python benchmarks/races.py --spaces 1000 > results/simulated/tune/races.txt
+    PYTHONPATH=. python benchmarks/races.py --spaces 1000 --alone --budgets 900 2400
 
 A space has two layouts and the six modes of a GPU, or on a CPU four modes, five numbers of instances and three sets of
 cores. Its throughputs are products of factors, drawn from ranges around those of the recipes of ResNet-50, ViT-B/16,
@@ -25,7 +26,6 @@ from statistics import median
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import optuna
 
 from tputfind.analysis.compare import Tried
 from tputfind.analysis.race import Levels
@@ -199,6 +199,8 @@ def by_hill_climbing(space: Space, _: float) -> Any:
 
 def by_optuna(space: Space, _: float) -> Any:
     """Let optuna's TPE sampler choose, the plain recipe first."""
+    import optuna
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     seed = space.random.randrange(2**31)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed, n_startup_trials=4))
@@ -258,12 +260,14 @@ class Result(NamedTuple):
 OTHERS: Final = {"optuna, TPE": by_optuna, "hill climbing": by_hill_climbing, "random": by_random}
 
 
-def result_of(levels: Levels, seed: int, budget_s: float) -> Result:
+def result_of(
+    levels: Levels, seed: int, budget_s: float, others: Mapping[str, Callable[[Space, float], Any]]
+) -> Result:
     """Return the result of one space."""
     space = Space(levels, seed)
     winner, wrong = race(space, budget_s)
     regrets, race_s = {"tune": space.regret(winner)}, space.now_s
-    for name, search in OTHERS.items():
+    for name, search in others.items():
         regrets[name] = space.regret(answer_of(search, space, race_s))
     return Result(regrets, race_s / grid_s(space), race_s, wrong)
 
@@ -273,10 +277,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--spaces", type=int, default=1000)
     parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS_S, help="seconds")
+    parser.add_argument("--alone", action="store_true", help="leave the other searches out")
     asked = parser.parse_args()
-    for (name, levels), budget_s in itertools.product({"gpu": GPU, "cpu": CPU}.items(), BUDGETS_S):
+    for (name, levels), budget_s in itertools.product({"gpu": GPU, "cpu": CPU}.items(), asked.budgets):
         seeds = range(asked.first, asked.first + asked.spaces)
-        results = [result_of(levels, seed, budget_s) for seed in seeds]
+        results = [result_of(levels, seed, budget_s, {} if asked.alone else OTHERS) for seed in seeds]
         count = len(Space(levels, 0).recipes)
         shares = [one.share for one in results]
         print(f"{name}: {len(results)} spaces of {count} recipes, --budget {budget_s:.0f}s")

@@ -135,7 +135,7 @@ class Comparisons(Result, list[Comparison]):
 
 def decode_comparisons(data: bytes, name: str) -> Comparison | Comparisons:
     """Return the comparisons in a file's bytes; raise BadRecord, with the file's name, if there are none."""
-    with told_as_bad_record(data, name):
+    with told_as_bad_record(name):
         kind = Annotated[list[Comparison], Meta(min_length=1)]
         found: list[Comparison] = msgspec.json.decode(printable_json(data), type=kind)
     return found[0] if len(found) == 1 else Comparisons(found)

@@ -58,7 +58,7 @@ def load(
     """
     data = files.content(path)
     if _PLANS.match(data):
-        with told_as_bad_record(data, str(path)):
+        with told_as_bad_record(str(path)):
             finite = _INFINITE.sub(rb"\g<1>%.0e" % _HUGE_MS, printable_json(data))
             return Plans(_answers(msgspec.json.decode(finite, type=_SavedPlans)))
     if _COMPARISONS.match(data):

@@ -448,7 +448,7 @@ def decode_record(data: bytes, name: str) -> Record:
     Raises:
         BadRecord: the bytes are cut short, malformed, or of a schema that this version does not read.
     """
-    with told_as_bad_record(data, name):
+    with told_as_bad_record(name):
         data = printable_json(data)
         if data.lstrip().startswith(b"["):
             raise BadRecord(f"{name} holds a list of results", "tputfind report shows it, and tputfind.load reads it")
@@ -463,7 +463,7 @@ def decode_records(data: bytes, name: str) -> Records:
     """Return the records from the bytes of one or of a list of several; errors as for ``decode_record``."""
     if not data.lstrip().startswith(b"["):
         return Records([decode_record(data, name)])
-    with told_as_bad_record(data, name):
+    with told_as_bad_record(name):
         parts = msgspec.json.decode(data, type=Annotated[list[msgspec.Raw], Meta(min_length=1)])
     return Records(decode_record(bytes(part), f"{name}[{place}]") for place, part in enumerate(parts))
 

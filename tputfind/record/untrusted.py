@@ -1,4 +1,4 @@
-"""JSON from other writers: its text is made printable, and its errors are described in plain words."""
+"""JSON from other writers: its text is made printable, and its errors are told as those of a record."""
 
 import re
 from collections.abc import Iterator
@@ -9,22 +9,11 @@ import msgspec
 
 from tputfind.errors import BadRecord
 from tputfind.record.types import Count
-from tputfind.units import echo, printable
+from tputfind.units import printable
 
 _SUSPECT: Final = re.compile(rb"\\[^\"\\/]|[\x7f-\xff]")
 """Escapes and bytes beyond ASCII, which may stand for unprintable characters; JSON has no others."""
 _KEEP_LINES: Final = "traceback"
-_TYPES: Final = {
-    "float": "a number",
-    "int": "a whole number",
-    "str": "text",
-    "bytes": "text in base64",
-    "bool": "true or false",
-    "array": "a list",
-    "object": "an object",
-    "null": "null",
-}
-_BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 
 def printable_json(data: bytes) -> bytes:
@@ -54,39 +43,14 @@ def _printable(value: Any, *, lines: bool = False) -> Any:
     return value
 
 
-def wrong_json(data: bytes, error: Exception) -> str:
-    """Describe an error of msgspec: the place, the value there, and the accepted values."""
+def wrong_json(error: Exception) -> str:
+    """Describe an error of msgspec: the place in the JSON, and what it says of it."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
     if not isinstance(error, msgspec.ValidationError):
         return "it is not JSON, or cut short"
-    words, _, place = f"{error}".partition(" - at `$")
-    place = place.rstrip("`").removeprefix(".")
-    value = echo(_at(data, place))
-    where = f"{place} is {value}, and must be " if place else f"it is {value}, and must be "
-    if missing := re.fullmatch(r"Object missing required field `(\w+)`", words):
-        return f"{place or 'it'} has no field {missing[1]}"
-    if bound := re.fullmatch(r"Expected `(\w+)` (>=|<=|>|<) (\S+)", words):
-        return f"{where}{_TYPES.get(bound[1], bound[1])} {_BOUNDS[bound[2]]} {bound[3]}"
-    if expected := re.fullmatch(r"Expected `([^`]+)`(?:, got `[^`]+`)?(?: of length (>=|<=) (\d+))?", words):
-        kinds = " or ".join(_TYPES.get(kind.strip(), kind.strip()) for kind in expected[1].split("|"))
-        return f"{where}{kinds}" + (f" with a length {_BOUNDS[expected[2]]} {expected[3]}" if expected[2] else "")
-    if words.startswith(("Invalid enum", "Invalid value", "Expected `str` matching regex")):
-        return f"{place} is {value}, which is not an allowed word"
-    if words.startswith(("Integer value out", "Number out")):
-        return f"{place} is {value}, which is out of range"
-    return f"{place}: {words}".lstrip(": ")
-
-
-def _at(data: bytes, place: str) -> object:
-    """Return the value at a place such as ``rows[0].batch_size``; None if there is no value."""
-    try:
-        value = msgspec.json.decode(data)
-        for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", place):
-            value = value[int(index)] if index else value[name]
-    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError):
-        return None
-    return value
+    words, _, place = f"{error}".replace("`", "").partition(" - at $")
+    return f"{place.removeprefix('.')}: {words}".removeprefix(": ")
 
 
 def indent_json(value: object) -> bytes:
@@ -131,16 +95,16 @@ def decode_json(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
     Raises:
         BadRecord: the bytes are cut short, malformed, or of a schema that this version does not read.
     """
-    with told_as_bad_record(data, name):
+    with told_as_bad_record(name):
         data = printable_json(data)
         check_schema(data, name, newest)
         return msgspec.json.decode(data, type=kind)
 
 
 @contextmanager
-def told_as_bad_record(data: bytes, name: str) -> Iterator[None]:
+def told_as_bad_record(name: str) -> Iterator[None]:
     """Turn a decoding error into a BadRecord that describes the error in the JSON."""
     try:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(data, error)}") from None
+        raise BadRecord(f"{name} is not a tputfind record: {wrong_json(error)}") from None

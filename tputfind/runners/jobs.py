@@ -29,7 +29,7 @@ def word_of(data: bytes) -> Word:
     try:
         return msgspec.json.decode(printable_json(data), type=Word)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise BadRecord(f"the answer of a node is none: {wrong_json(data, error)}") from None
+        raise BadRecord(f"the answer of a node is none: {wrong_json(error)}") from None
 
 
 def ran_again(starts: Sequence[str]) -> Iterator[Notice]:

@@ -24,7 +24,7 @@ import tputfind
 from tputfind.commands import main
 from tputfind.errors import BadRecord
 from tputfind.record.record import Record, decode_record
-from tputfind.record.untrusted import printable_json, wrong_json
+from tputfind.record.untrusted import printable_json
 from tputfind.report import snippet
 from tputfind.report.document import Code, Document, Sentences
 from tputfind.report.renderers.csv import spreadsheet_text
@@ -282,41 +282,25 @@ def test_json_that_can_be_shown_is_the_same_bytes():
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
-        (put(("rows", 0, "batch_size"), -1), "rows[0].batch_size is -1, and must be a whole number of at least 1"),
-        (put(SPANS, [1.0, "a"]), "device_ms[1] is 'a', and must be a number"),
+        (put(("rows", 0, "batch_size"), -1), "rows[0].batch_size: Expected int >= 1"),
+        (put(SPANS, [1.0, "a"]), "device_ms[1]: Expected float, got str"),
         (put(SPANS, [0.0, 0.0]), "device_ms adds up to 0 ms, and a clock tells no less than 1e-06"),
-        (put(WAITS, [1e-9]), "latency_ms[0] is 1e-09, and must be a number of at least 1e-06"),
-        (put(("spec", "model"), ""), "spec.model is '', and must be text with a length of at least 1"),
-        (put(("spec", "dtype"), "fp4"), "spec.dtype is 'fp4', which is not an allowed word"),
-        (put(("spec", "headroom"), "x"), "spec.headroom is 'x', and must be a whole number or a number or null"),
-        (put(("rows", 0, "peak_allocated_bytes"), 2**80), "rows[0].peak_allocated_bytes is"),
-        (without(("environment", "python")), "environment has no field python"),
-        (without(("spec",)), "has no field spec"),
+        (put(WAITS, [1e-9]), "latency_ms[0]: Expected float >= 1e-06"),
+        (put(("spec", "model"), ""), "spec.model: Expected str of length >= 1"),
+        (put(("spec", "dtype"), "fp4"), "spec.dtype: Invalid enum value 'fp4'"),
+        (put(("spec", "headroom"), "x"), "spec.headroom: Expected int | float | null, got str"),
+        (put(("rows", 0, "peak_allocated_bytes"), 2**80), "rows[0].peak_allocated_bytes: Expected int"),
+        (without(("environment", "python")), "environment: Object missing required field python"),
+        (without(("spec",)), "Object missing required field spec"),
         (put(("spec", "optimizer"), "sgd"), "spec: --optimizer and --grad-checkpoint are for --phase train"),
     ],
 )
-def test_wrong_field_is_named_with_its_value_and_accepted_values(record, expected):
+def test_wrong_field_is_named_with_its_accepted_values(record, expected):
     with pytest.raises(BadRecord) as refused:
         decode_record(json.dumps(record).encode(), "x.json")
 
     assert refused.value.message.startswith("x.json is not a tputfind record: ")
     assert expected in refused.value.message
-
-
-class Wanted(msgspec.Struct):
-    flag: bool = False
-    packed: bytes = b""
-    items: list[int] = []
-
-
-@given(st.dictionaries(st.sampled_from(["flag", "packed", "items"]), st.none() | st.text() | st.lists(st.text())))
-def test_msgspec_error_is_reworded(value):
-    data = json.dumps(value).encode()
-    try:
-        msgspec.json.decode(data, type=Wanted)
-    except msgspec.ValidationError as error:
-        assert "Expected" not in wrong_json(data, error)
-        assert wrong_json(data, error).startswith(("flag is", "packed is", "packed:", "items is", "items["))
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1", "\uff0b1"])

@@ -106,12 +106,12 @@ def test_comparisons_are_loaded_as_a_list_that_shows_itself(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "must be a list"),
-        ('[{"schema": 1}]', "a.json[0] is not a tputfind record: it has no field"),
-        ('[{"model": 1}]', "is not a tputfind record: [0].model is 1"),
-        ('{"plans": []}', "plans is"),
-        ('{"plans": [{"model": "a"}]}', "has no field"),
-        ("{}", "has no field schema"),
+        ("[]", "Expected array of length >= 1"),
+        ('[{"schema": 1}]', "a.json[0] is not a tputfind record: Object missing required field"),
+        ('[{"model": 1}]', "is not a tputfind record: [0].model: Expected str"),
+        ('{"plans": []}', "plans: Expected array"),
+        ('{"plans": [{"model": "a"}]}', "plans[0]: Object missing required field recipe"),
+        ("{}", "Object missing required field schema"),
         ("", "cut short"),
     ],
 )
