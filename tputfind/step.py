@@ -52,9 +52,6 @@ class Step:
                 be trained every few steps only.
             samples: samples per step and unit of batch size, as with gradient accumulation, or a function that returns
                 the samples of a step for a batch size.
-
-        Raises:
-            BadRequest: a part has the wrong type.
         """
         self.run = _function("run", run, "of a batch", "lambda batch: run(*batch) if a batch is a tuple of them")
         self.make_batch = _function("make_batch", make_batch, "of the batch size", "it returns the batch of that size")
@@ -97,11 +94,7 @@ def other_arguments(function: Callable[..., object], count: int) -> str | None:
 
 
 def _several(name: str, value: object, attribute: str, kind: str) -> tuple[Any, ...]:
-    """Return one object or several as a tuple.
-
-    Raises:
-        BadRequest: one of them lacks the attribute that marks its kind.
-    """
+    """Return one object or several as a tuple."""
     values = (value,) if hasattr(value, attribute) or not isinstance(value, Iterable) else tuple(value)
     for each in values:
         if not hasattr(each, attribute):

@@ -202,11 +202,7 @@ class _ModelFirst(click.Group):
 
 
 def _check_no_command_was_meant(word: str) -> None:
-    """Refuse a first word that is a record, or that is not a model and resembles a command.
-
-    Raises:
-        BadRequest: with the command as a suggestion.
-    """
+    """Refuse a first word that is a record, or that is not a model and resembles a command."""
     if source_of(word) == "torchvision" and word.endswith(".json"):
         raise BadRequest(f"{echo(word)} is not a model", "did you mean tputfind report?")
     near = nearest(word, (*COMMANDS, "--help", "--version")) if word.isidentifier() else []

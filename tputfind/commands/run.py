@@ -135,11 +135,7 @@ def _read_record_to_resume(given: Given, options: Mapping[str, object], places: 
 
 
 def _devices_of(options: Mapping[str, object], *, each: bool, all_busy: bool) -> Devices | None:
-    """Return the devices to measure on if they are a list or are to be compared; None for a single device.
-
-    Raises:
-        BadRequest: the list is invalid, or there are no devices to compare.
-    """
+    """Return the devices to measure on if they are a list or are to be compared; None for a single device."""
     device = options.get("device")
     if all_busy and options.get("instances"):
         raise BadRequest("--all-busy keeps every device busy with one copy: leave --instances out")
@@ -228,11 +224,7 @@ def _measure(request: Request) -> Iterator[Measured]:
 
 
 def _children(request: Request) -> Children:
-    """Return the runner of child processes; a resumed record keeps its processes on the same cores.
-
-    Raises:
-        BadRecord: the record's cores are invalid.
-    """
+    """Return the runner of child processes; a resumed record keeps its processes on the same cores."""
     resumed = request.job.resumed
     kept_to = None if resumed is None else resumed[0].environment.cores
     if kept_to is None:

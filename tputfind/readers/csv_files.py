@@ -177,11 +177,7 @@ def prices_of(path: Path) -> list[Price]:
 
 
 def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
-    """Return the kind of time in a cell and the time: a number as it stands, or a date in seconds.
-
-    Raises:
-        ValueError: the cell holds no time, or its kind differs from ``before``.
-    """
+    """Return the kind of time in a cell and the time: a number as it stands, or a date in seconds."""
     try:
         kind: Kind = "number"
         time = values.number(cell)

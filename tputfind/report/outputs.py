@@ -255,11 +255,7 @@ def check_places(
 
 
 def _output(called: str, place: str | os.PathLike[str], can_be: Sequence[str], json: Kind) -> Output:
-    """Return the output at a path; ``-.csv`` is the CSV on standard output.
-
-    Raises:
-        BadRequest: the path is invalid, or the result has no form with its ending.
-    """
+    """Return the output at a path; ``-.csv`` is the CSV on standard output."""
     path = files.path_of(called, place)
     if str(place).endswith("/"):
         raise BadRequest(f"cannot write {place}: it is a folder")

@@ -150,11 +150,7 @@ def _find_begun_records(jobs: Sequence[ClusterJob], folder: Path | None) -> dict
 
 @contextmanager
 def _connect_ray(address: str, folder: str | None) -> Iterator[Any]:
-    """Yield Ray, connected to a cluster that has the files of a folder; disconnecting ends everything that runs.
-
-    Raises:
-        BadRequest: Ray is not installed, or there is no such cluster.
-    """
+    """Yield Ray, connected to a cluster that has the files of a folder; disconnecting ends everything that runs."""
     try:
         import ray
     except ModuleNotFoundError:
@@ -188,11 +184,7 @@ def _local_address(ray: Any) -> str:
 
 
 def _check_address(address: str) -> str:
-    """Return an address that accepts connections: Ray itself would wait for a minute.
-
-    Raises:
-        BadRequest: it is not an address, or it refuses the connection.
-    """
+    """Return an address that accepts connections: Ray itself would wait for a minute."""
     if address == "auto":
         return address
     if address.startswith("ray://"):

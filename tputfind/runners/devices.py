@@ -104,11 +104,7 @@ def _names(device: str) -> Iterator[str]:
 
 
 def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
-    """Whether a device of a list is an accelerator.
-
-    Raises:
-        NoSuchDevice: it is neither an accelerator here nor a set of cores.
-    """
+    """Whether a device of a list is an accelerator."""
     if name in here:
         return True
     if not cores.is_host(name):

@@ -316,11 +316,7 @@ class Jobs:
         return Came(number, record, whole=True, ended_by=error)
 
     def _check_record(self, number: int, data: bytes, state: _State) -> Record:
-        """Return a record from a node, with notices about the node.
-
-        Raises:
-            BadRecord: it is not a record, or does not match the request.
-        """
+        """Return a record from a node, with notices about the node."""
         job = self._jobs[number]
         address = state.starts[-1] if state.starts else "unknown"
         record = decode_record(data, f"the record from {address}")

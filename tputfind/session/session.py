@@ -420,11 +420,7 @@ class Session:
             raise no_answer(self._spec, batch_size, failure)
 
     def _diagnose(self, batch_size: int, failure: Failure) -> None:
-        """Find out, once for each error, whether the model failed or its handling; see ``worker.diagnosis``.
-
-        Raises:
-            RunsOtherwise: the model runs with other settings, which the record now holds.
-        """
+        """Find out, once for each error, whether the model failed or its handling; see ``worker.diagnosis``."""
         about = re.sub(r"\d+", "", failure.message)  # a message may name sizes
         if about in self._diagnosed or failure.kind not in _OF_THE_MODEL:
             return

@@ -193,12 +193,7 @@ class Deferral(TorchDispatchMode):
         self._scratch.clear()
 
     def _check(self, module: nn.Module) -> None:
-        """Check the tensors without memory.
-
-        Raises:
-            CannotDefer: a weight was never written, is not the whole contiguous storage or shares it; a tensor without
-                memory is not a weight of the module; or the module has an RNN.
-        """
+        """Check the tensors without memory."""
         registered = {id(tensor): tensor for tensor in chain(module.parameters(), module.buffers())}
         written = set().union(*(operation.writes for operation in self._operations))
         storages = set()
@@ -306,11 +301,7 @@ class Deferral(TorchDispatchMode):
             part.copy_(piece)
 
     def _view_on_device(self, view: _View) -> torch.Tensor:
-        """Return a recorded view as a view of the tensor on the device.
-
-        Raises:
-            CannotDefer: the view cannot be made of the placed tensor.
-        """
+        """Return a recorded view as a view of the tensor on the device."""
         tensor, whole = self._tensor(view.storage), self._whole[view.storage]
         if view == whole:
             return tensor

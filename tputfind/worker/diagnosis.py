@@ -148,9 +148,6 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
     """Return the smallest granularity with which the model runs; None if there is none or the spec sets one.
 
     A model may run at one batch size alone, as an exported program without a free batch axis does.
-
-    Raises:
-        BadRequest: the spec sets batch sizes, so that the granularity cannot be changed.
     """
     spec = attempt.spec
     if spec.granularity > 1:

@@ -24,12 +24,7 @@ class LightningTraining(Training):
     has_own_optimizers = True
 
     def __init__(self, step: TrainingStep, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Make the module's optimizers, and run its hooks for the start of training.
-
-        Raises:
-            BadRequest: an option sets what the module decides itself; or the module has no optimizer, or several with
-                automatic optimization.
-        """
+        """Make the module's optimizers, and run its hooks for the start of training."""
         self._spec, self._step, self._module = spec, step, step.inner
         self._automatic = bool(self._module.automatic_optimization)
         self._check_options()

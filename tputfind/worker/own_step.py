@@ -216,11 +216,7 @@ class OwnStep:
         return run(batch)
 
     def _take(self, batch: object) -> object:
-        """Run one step.
-
-        Raises:
-            ModelFailed: the step ends its training, though neither another error nor an exit code says why.
-        """
+        """Run one step."""
         self._number += 1
         try:
             return self._step.run(batch)
@@ -231,11 +227,7 @@ class OwnStep:
         raise ModelFailed(f"{self._spec.model}: {ended}", _ENDLESS)
 
     def _first(self, batch: object) -> object:
-        """Run the first step of a batch size, and further ones until each optimizer has stepped.
-
-        Raises:
-            BadRequest: the step returns a coroutine or runs on another device, or an optimizer never steps.
-        """
+        """Run the first step of a batch size, and further ones until each optimizer has stepped."""
         output = self._take(batch)
         if inspect.iscoroutine(output):
             output.close()
@@ -260,11 +252,7 @@ class OwnStep:
         )
 
     def _check_place(self) -> None:
-        """Check that the step runs on the measured device.
-
-        Raises:
-            BadRequest: the step took no memory of the device, or, on a device without memory counts, memory of another.
-        """
+        """Check that the step runs on the measured device."""
         own = _takes_memory_of(self._device)
         if own is False or (own is None and _takes_memory_of_another()):
             raise BadRequest(

@@ -41,12 +41,7 @@ class Training:
     has_own_optimizers: ClassVar = False
 
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job.
-
-        Raises:
-            BadRequest: the module has no weights to train, does not offer the requested checkpointing, or does not suit
-                the optimizer.
-        """
+        """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job."""
         if not module.training:  # it is still training if it refused eval(): it may refuse train() too
             module.train()
         if spec.grad_checkpoint:
@@ -136,11 +131,7 @@ class Training:
 
 
 def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return an optimizer of ``torch.optim`` by its name in lower case.
-
-    Raises:
-        BadRequest: there is no such optimizer, it needs a closure, or it does not accept these weights.
-    """
+    """Return an optimizer of ``torch.optim`` by its name in lower case."""
     classes = _optimizers()
     if name not in classes:
         near = did_you_mean(name, tuple(classes))
@@ -238,11 +229,7 @@ def _loss(output: torch.Tensor) -> torch.Tensor:
 
 
 def _checkpoint(module: Any, model: str) -> None:
-    """Turn on gradient checkpointing through the interface of the module's own library.
-
-    Raises:
-        BadRequest: the module does not offer it.
-    """
+    """Turn on gradient checkpointing through the interface of the module's own library."""
     try:
         if getattr(module, "supports_gradient_checkpointing", False):  # transformers
             module.gradient_checkpointing_enable()

@@ -110,11 +110,7 @@ def count_here(kind: str) -> int:
 
 
 def _import_kind(kind: str) -> None:
-    """Import the package that adds a kind of device to torch, unless torch knows the kind.
-
-    Raises:
-        NoSuchDevice: the package is not installed, does not import, or adds no such device.
-    """
+    """Import the package that adds a kind of device to torch, unless torch knows the kind."""
     if hasattr(torch, kind):
         return
     package = MODULES.get(kind, f"torch_{kind}")

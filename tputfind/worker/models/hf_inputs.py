@@ -226,11 +226,7 @@ def _marks(model: Model, name: str) -> tuple[int | None, int]:
 
 
 def _count_features(model: Model, modality: Modality) -> int:
-    """Run the model's encoder on one sample and return the number of features.
-
-    Raises:
-        ValueError: the features' width differs from that of the tokens, or they leave no position for a token.
-    """
+    """Run the model's encoder on one sample and return the number of features."""
     encode = _encode(model, modality)
     assert encode is not None
     takes = inspect.signature(encode).parameters

@@ -51,11 +51,7 @@ def _tokens(model: Model) -> Drawn:
 
 
 def _text_length(model: Model) -> int:
-    """Return the number of tokens per sample.
-
-    Raises:
-        BadRequest: --sequence-length exceeds the model's positions.
-    """
+    """Return the number of tokens per sample."""
     spec, most = model.spec, most_tokens(model.module, model.text)
     most = None if most is None else most - model.reserved
     length = spec.sequence_length or min(most or _SEQUENCE_LENGTH, _SEQUENCE_LENGTH)
@@ -76,11 +72,7 @@ def _image_places(model: Model) -> Same:
 
 
 def _decoder_tokens(model: Model) -> Drawn:
-    """Return decoder tokens: as many as the encoder takes, up to the decoder's positions.
-
-    Raises:
-        BadRequest: --sequence-length exceeds the decoder's positions, and there is no text encoder.
-    """
+    """Return decoder tokens: as many as the encoder takes, up to the decoder's positions."""
     config = model.config
     inner = next(
         (

@@ -101,9 +101,6 @@ def _config(transformers: Any, name: str, *, fetch: bool) -> Any:
     """Return the configuration of a model type (``bert``), of a folder or file, or of a name on the hub.
 
     The hub's configuration is read from the local cache; it is fetched only if ``fetch`` is set.
-
-    Raises:
-        UnknownModel: there is no such configuration.
     """
     types = transformers.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
     try:

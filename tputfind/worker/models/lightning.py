@@ -218,11 +218,7 @@ def overrides(module: Any, name: str) -> bool:
 
 
 def _load_samples(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object], list[Any]]:
-    """Return the collate function and some samples of a module's own data.
-
-    Raises:
-        BadRequest: ``train_dataloader`` returns no DataLoader, or has no samples.
-    """
+    """Return the collate function and some samples of a module's own data."""
     loader = module.train_dataloader()
     data, collate = getattr(loader, "dataset", None), getattr(loader, "collate_fn", None)
     if data is None or collate is None:

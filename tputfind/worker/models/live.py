@@ -66,9 +66,6 @@ def _unpickle(spec: Spec, path: Path) -> tuple[Any, Any]:
 
     In a step of the user's own, tensors that were on an accelerator are loaded onto the measured device. Torch reads
     each tensor into its own memory, as in a factory; a memory-mapped file would count and run differently.
-
-    Raises:
-        BadRequest: the object cannot be rebuilt in this process.
     """
     try:
         if zipfile.is_zipfile(path):

@@ -181,11 +181,7 @@ class _Exported(nn.Module):
 
 
 def _inputs_of(program: Any, path: Path) -> Call:
-    """Return the inputs with which a program was exported, the batch along the only free length or the first axis.
-
-    Raises:
-        BadRequest: no length is free, or several are and the first axes differ.
-    """
+    """Return the inputs with which a program was exported, the batch along the only free length or the first axis."""
     wanted, free = _traced_inputs(program), _free_lengths(program)
     examples, structure = tree_flatten(program.example_inputs)
     if not free:

@@ -162,11 +162,7 @@ def _own_shape(name: str, family: str, weights: Any) -> tuple[int, ...]:
 
 
 def _published_weights(spec: Spec) -> Any:
-    """Return the published weights that the spec names; None if it names none, or a file.
-
-    Raises:
-        BadRequest: the name is neither a file nor published weights of the model.
-    """
+    """Return the published weights that the spec names; None if it names none, or a file."""
     from torchvision import models
 
     known = models.get_model_weights(spec.model).__members__
