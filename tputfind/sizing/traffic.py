@@ -78,25 +78,28 @@ class Traffic(NamedTuple):
     def draw(self, count: int, share: float, seed: Sequence[int]) -> Stream:
         """Return the part of a stream that each request joins with probability ``share``: ``count`` requests if drawn.
 
-        A recorded stream is replayed as a whole, from its beginning, until about ``count`` requests join, but no longer
-        than ``_LONGEST_TRACE``.
+        A recorded stream is replayed as a whole, from its beginning, until about ``count`` requests join; if all join,
+        no longer than ``_LONGEST_TRACE``.
         """
         chance = np.random.default_rng([*seed, 0])
         if self.gaps is not None:
-            return self._replay(count, share, chance)
+            return self._replay(count, share, chance, seed)
         if self.burstiness == 1:
             gaps = chance.standard_exponential(count)
         else:  # requests that join are a geometric number of gaps apart
             steps = chance.geometric(share, count).astype(np.float64) if share < 1 else np.ones(count)
             shape = 1 / self.burstiness**2 if self.burstiness else 1.0
             gaps = (chance.standard_gamma(shape * steps) if self.burstiness else steps) * (share / shape)
-        sizes: NDArray[np.int64] | None = None
-        if self.has_several_samples:
-            samples, shares = zip(*self.sizes, strict=True)
-            sizes = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
-        return Stream(np.cumsum(gaps), sizes)
+        return Stream(np.cumsum(gaps), self._draw_sizes(count, seed))
 
-    def _replay(self, count: int, share: float, chance: np.random.Generator) -> Stream:
+    def _draw_sizes(self, count: int, seed: Sequence[int]) -> NDArray[np.int64] | None:
+        if not self.has_several_samples:
+            return None
+        samples, shares = zip(*self.sizes, strict=True)
+        drawn: NDArray[np.int64] = np.random.default_rng([*seed, 6]).choice(samples, size=count, p=shares)
+        return drawn
+
+    def _replay(self, count: int, share: float, chance: np.random.Generator, seed: Sequence[int]) -> Stream:
         trace = np.array(self.gaps)
         most = max(1, _LONGEST_TRACE // len(trace))
         passes = min(most, max(1, ceil(count / share / len(trace))))
@@ -109,7 +112,7 @@ class Traffic(NamedTuple):
         since, period = np.cumsum(trace), float(trace.sum() + trace.mean())
         times: NDArray[np.float64] = (since[within] + turns * period) * (share * len(trace) / period)
         # The first recorded request ends no gap.
-        sizes = None if self.counts is None else np.array(self.counts[1:])[within]
+        sizes = self._draw_sizes(len(times), seed) if self.counts is None else np.array(self.counts[1:])[within]
         return Stream(times, sizes)
 
 

@@ -69,6 +69,15 @@ def test_drawn_samples_have_their_fractions_and_recorded_ones_follow_gaps():
     assert len(set(recorded.traffic.draw(300, 0.5, (2,)).sizes.tolist())) > 60
 
 
+def test_recorded_stream_without_samples_draws_them_like_another():
+    traffic = wanted(gaps=list(RAMP), samples_per_request=MIXED).traffic
+
+    for share in (1.0, 0.5):
+        stream = traffic.draw(20_000, share, (1,))
+        assert len(stream.sizes) == len(stream.times)
+        assert np.mean(stream.sizes == 4) == pytest.approx(0.2, abs=0.015)
+
+
 @pytest.mark.parametrize(("window_ms", "times"), [(0.0, [20.0, 21.0, 50.0]), (30.0, [40.0, 41.0, 81.0])])
 def test_idle_time_is_cut_except_for_unanswered_requests(window_ms, times):
     """A request takes less than 10 ms; with a window, only whole windows are cut."""

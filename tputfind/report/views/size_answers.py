@@ -91,7 +91,7 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.arrivals_per_s is not None:
         rates = format_figure(plan.arrivals_per_s), format_figure(demand.rate_per_s)
         log = f"{plan.arrivals} in {(plan.arrivals - 1) / plan.arrivals_per_s:.4g} s, {rates[0]}/s"
-        yield "Arrivals", f"{log}, all replayed at {rates[1]}/s; only times of batches vary"
+        yield "Arrivals", f"{log}, all replayed at {rates[1]}/s; times of batches are drawn"
 
 
 def mix(plan: Plan) -> Iterator[tuple[str, str]]:
