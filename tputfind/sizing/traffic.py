@@ -101,11 +101,11 @@ class Traffic(NamedTuple):
 
     def _replay(self, count: int, share: float, chance: np.random.Generator, seed: Sequence[int]) -> Stream:
         trace = np.array(self.gaps)
-        most = max(1, _LONGEST_TRACE // len(trace))
-        passes = min(most, max(1, ceil(count / share / len(trace))))
-        places = np.arange(passes * len(trace))
-        if share < 1:
-            skips = chance.geometric(share, ceil(1.2 * share * len(places)) + 100)
+        passes = max(1, ceil(count / share / len(trace)))
+        if share == 1:
+            places = np.arange(min(passes, max(1, _LONGEST_TRACE // len(trace))) * len(trace))
+        else:
+            skips = chance.geometric(share, ceil(1.2 * share * passes * len(trace)) + 100)
             places = np.cumsum(skips) - 1
             places = places[places < passes * len(trace)]
         turns, within = np.divmod(places, len(trace))

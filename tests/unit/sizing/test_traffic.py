@@ -57,6 +57,13 @@ def test_recorded_stream_is_thinned_to_its_share():
     assert stream.times[-1] == pytest.approx(5000, rel=0.1)
 
 
+def test_recorded_stream_has_as_many_requests_for_any_small_share():
+    stream = Traffic(gaps=RAMP).draw(5000, 1e-7, (0,))
+
+    assert len(stream.times) == pytest.approx(5000, rel=0.1)
+    assert stream.times[-1] == pytest.approx(5000, rel=0.1)
+
+
 def test_drawn_samples_have_their_fractions_and_recorded_ones_follow_gaps():
     drawn = wanted(samples_per_request=MIXED).traffic.draw(50_000, 1.0, (1,)).sizes
     assert np.mean(drawn == 4) == pytest.approx(0.2, abs=0.01)
