@@ -23,6 +23,8 @@ _HEAVIEST: Final = 1e15
 _LIGHTEST: Final = 1e-9
 _ROUNDING: Final = 0.0101
 """Maximum deviation of fractions from a sum of 1: three thirds are written 0.33."""
+_EVEN: Final = 1e-6
+"""Coefficient of variation of interarrival times below which all are equal; its square is soon no number."""
 _PACKED: Final = 200_000
 """Minimum requests that are packed into full batches; their mean size is then known to a thousandth."""
 _read_weight: Final = values.number_within(_LIGHTEST, _HEAVIEST)
@@ -88,8 +90,9 @@ class Traffic(NamedTuple):
             gaps = chance.standard_exponential(count)
         else:  # requests that join are a geometric number of gaps apart
             steps = chance.geometric(share, count).astype(np.float64) if share < 1 else np.ones(count)
-            shape = 1 / self.burstiness**2 if self.burstiness else 1.0
-            gaps = (chance.standard_gamma(shape * steps) if self.burstiness else steps) * (share / shape)
+            is_even = self.burstiness < _EVEN
+            shape = 1.0 if is_even else 1 / self.burstiness**2
+            gaps = (steps if is_even else chance.standard_gamma(shape * steps)) * (share / shape)
         return Stream(np.cumsum(gaps), self._draw_sizes(count, seed))
 
     def _draw_sizes(self, count: int, seed: Sequence[int]) -> NDArray[np.int64] | None:

@@ -32,8 +32,9 @@ def test_stream_of_one_seed_is_reproducible_with_mean_gap_one(burstiness, share)
         assert not np.any(traffic.draw(100_000, share, (4,)).times == times)
 
 
-def test_stream_without_burstiness_is_even():
-    assert Traffic(0.0).draw(3, 1.0, (0,)).times.tolist() == [1.0, 2.0, 3.0]
+@pytest.mark.parametrize("burstiness", [0.0, 1e-200, 1e-160, 1e-7])
+def test_stream_with_almost_no_burstiness_is_even(burstiness):
+    assert Traffic(burstiness).draw(3, 1.0, (0,)).times.tolist() == [1.0, 2.0, 3.0]
 
 
 def test_half_of_a_bursty_stream_is_nearer_to_a_poisson_stream():
