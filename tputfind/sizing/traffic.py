@@ -50,7 +50,7 @@ class Traffic(NamedTuple):
 
     ``burstiness`` is the coefficient of variation of interarrival times; ``gaps`` are recorded interarrival times in
     any unit, which replace it. ``sizes`` are samples per request with their fractions of the requests; ``counts`` are
-    the samples of each recorded request.
+    the samples of the request that ends each gap.
     """
 
     burstiness: float = 1.0
@@ -114,8 +114,7 @@ class Traffic(NamedTuple):
         turns, within = np.divmod(places, len(trace))
         since, period = np.cumsum(trace), float(trace.sum() + trace.mean())
         times: NDArray[np.float64] = (since[within] + turns * period) * (share * len(trace) / period)
-        # The first recorded request ends no gap.
-        sizes = self._draw_sizes(len(times), seed) if self.counts is None else np.array(self.counts[1:])[within]
+        sizes = self._draw_sizes(len(times), seed) if self.counts is None else np.array(self.counts)[within]
         return Stream(times, sizes)
 
 

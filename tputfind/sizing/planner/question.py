@@ -90,7 +90,8 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def traffic(self) -> Traffic:
         """The shape of the stream."""
-        return Traffic(self.burstiness, self.gaps, self.samples_per_request, self.counts)
+        # The first recorded request ends no gap, and is not replayed.
+        return Traffic(self.burstiness, self.gaps, self.samples_per_request, self.counts and self.counts[1:])
 
     @property
     def recorded_per_s(self) -> float | None:
@@ -213,7 +214,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
     if not problems:
         fields.setdefault("routing", PROFILES[fields.get("batcher", "greedy")].routing)
         if "counts" in fields:
-            fields["samples_per_request"] = shares_of(Counter(fields["counts"]))
+            fields["samples_per_request"] = shares_of(Counter(fields["counts"][1:]))
         fields["solve"] = missing[0] if missing else "nothing"
         overheads = fields.pop("overhead", Overheads())
         try:
