@@ -102,7 +102,8 @@ def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]
 
     If a job ran on all devices at once, those records count, because the devices will work so in production. Among
     devices of one kind the slowest counts, at the batch size that is fastest (alone, if measured); records of a device
-    alone are left out. Records that were cut short before that batch size do not count.
+    alone are left out. Records do not count if they were cut short before that batch size, or if, unlike others, their
+    devices were mostly not busy together.
     """
     kept, told = list(records), []
     for busy in _group_by([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
@@ -112,9 +113,12 @@ def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]
             continue
         rates = [(rate, one) for one in busy if (rate := _rate_at(one, best.batch_size)) is not None]
         slowest_per_s, slowest = min(rates, key=lambda pair: pair[0], default=(0.0, None))
+        job = f"{busy[0].spec.model} {identity.name_of(busy[0].spec)} on {busy[0].environment.device_name}"
+        if slowest is None and not alone:
+            told.append(f"{job}: planned with its devices as measured, mostly not busy at the same time")
+            continue
         instead = busy if slowest is None else [*busy, *alone]
         kept = [one for one in kept if one is slowest or all(one is not other for other in instead)]
-        job = f"{busy[0].spec.model} {identity.name_of(busy[0].spec)} on {busy[0].environment.device_name}"
         if slowest is None:
             told.append(
                 f"{job}: planned with devices alone; "

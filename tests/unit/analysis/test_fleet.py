@@ -175,3 +175,12 @@ def test_plan_ignores_all_busy_devices_timed_only_at_small_batches():
     kept, (told,) = fleet.records_for_plan([*alone, cut[0], whole])
     assert kept == [whole]
     assert "640 samples/s at batch 8, 0.80 times what it does alone" in told
+
+
+def test_plan_keeps_devices_that_were_mostly_not_busy_together_without_others():
+    apart = [of_device(number, timed(8, STEADY, all_busy_share=0.1), load="all_busy") for number in range(2)]
+
+    kept, (told,) = fleet.records_for_plan(apart)
+
+    assert kept == apart
+    assert "mostly not busy at the same time" in told
