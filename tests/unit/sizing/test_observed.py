@@ -8,7 +8,7 @@ import tputfind
 from tputfind.errors import BadRequest
 from tputfind.sizing.calibration import Log, log_of, notices_of_logs
 from tputfind.sizing.engine.service_times import service_times_of
-from tputfind.sizing.planner.plan import add_estimate, answers, calibration_of
+from tputfind.sizing.planner.plan import add_estimate, answers, calibration_of, plan_by_logs
 from tputfind.sizing.planner.question import read_demand
 
 CAP = 32
@@ -128,6 +128,12 @@ def test_plan_uses_logged_overheads_and_its_range_their_uncertainty(record):
     assert found.demand.overhead_per_batch_ms == found.observed.per_batch.value_ms > 0
     assert found.fewest <= found.outcome.devices <= found.most
     assert "copies" not in [notice.kind for notice in found.notices]
+
+
+@pytest.mark.parametrize(("given", "said"), [({"overhead": 1.0}, "--overhead"), ({"samples_per_request": 2}, "samples")])
+def test_logs_are_refused_with_options_that_they_contradict(record, given, said):
+    with pytest.raises(BadRequest, match=f"--observed does not go with .*{said}"):
+        plan_by_logs(record, asked(**given), [log(record, LIGHT, 50, 2)])
 
 
 def test_model_slower_than_its_record_is_reported(record):

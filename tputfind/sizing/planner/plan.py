@@ -17,7 +17,7 @@ from tputfind.record.result import Result
 from tputfind.record.types import Above0, Count, CountFromZero
 from tputfind.sizing.calibration import Calibration, Estimate, Log, Observed, calibrate, notices_of_logs
 from tputfind.sizing.engine.replications import Outcome
-from tputfind.sizing.engine.service_times import service_times_of
+from tputfind.sizing.engine.service_times import Overheads, service_times_of
 from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.planner.costs import Energy, Price, check_prices, energy_of, power_of, price_of
 from tputfind.sizing.planner.inverse import edge_of, range_of, solve_demand
@@ -331,6 +331,8 @@ def plan_by_logs(
     """
     if demand.traffic.has_several_samples:
         raise BadRequest("--observed does not go with requests of several samples")
+    if demand.overheads != Overheads():
+        raise BadRequest("--observed does not go with --overhead: logs show the overheads")
     found = calibration_of(record, demand, logs)
     calibrated = add_estimate(demand, found.estimate)
     planned = plan(record, calibrated, price, tell)
