@@ -394,6 +394,23 @@ def test_tightest_target_is_met_and_a_tighter_one_is_not():
         plan(record(), read_demand({"devices": 2, "rate": 50_000.0}))
 
 
+def test_spare_devices_do_not_bear_utilization_of_those_that_serve():
+    """Batches of 8 keep up at 79 % of one device, and batches of 64 at 40 %."""
+    found = plan(record(0.5, 5.0, 64), wanted(700, 60.0, max_utilization="50%", spare=2))
+
+    assert found.holds
+    assert found.serving.devices == 1
+    assert found.serving.utilization <= 0.5
+
+
+def test_tightest_target_is_long_enough_for_batches_of_allowed_utilization():
+    """Only batches above 34 keep the utilization below 45 %; they take 22 ms and more."""
+    found = plan(record(0.5, 5.0, 64), read_demand({"devices": 1, "rate": 700, "max_utilization": "45%"}))
+
+    assert found.holds
+    assert 22 <= found.demand.slo_ms <= 25
+
+
 def test_rate_needing_large_batches_is_served_within_long_target():
     """A lone request takes 5.5 ms; 95 % of the throughput of batches of 64 needs batches of 47 and more."""
     one = record(0.5, 5.0, 64)

@@ -334,7 +334,8 @@ class Search:
         self._scanned = 0, []  # any batch limit may leave the most room
         ranked = self._rank_candidates(devices, rate_per_s)
         sizes = [size for size in measured if self.least_cap <= size <= self.caps[-1]]
-        near = [self.pilot(devices, size) for size in sizes if self.keeps_up(all_devices, size, more_per_s)]
+        able = [size for size in sizes if self.keeps_up(devices, size, rate_per_s)]
+        near = [self.pilot(devices, size) for size in able if self.keeps_up(all_devices, size, more_per_s)]
 
         def room(pilot: Simulated) -> tuple[float, float, float]:
             cap = pilot.outcome.batch_cap
@@ -345,7 +346,7 @@ class Search:
         within = {one.outcome.batch_cap: one for one in (*ranked, *near) if one.outcome.tail_ms <= target_ms}
         for pilot in sorted(within.values(), key=room)[:_JUDGED]:
             judged = self.judge(devices, pilot.outcome.batch_cap).outcome
-            if judged.meets_target:
+            if self.holds(judged):
                 return judged
         return best.outcome
 
