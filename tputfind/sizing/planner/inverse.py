@@ -26,8 +26,8 @@ _MARGIN: Final = 1.1
 """A pilot may exceed the target by this factor if a longer simulation may still meet it."""
 _MOST_TRIED: Final = 8
 _LEAST_SHARE: Final = 2.0**-20
-_LOOSER: Final = 1.01
-"""Factor to the next target if other streams just miss one."""
+_LOOSER, _LOOSEST = 1.01, 128
+"""Factor to the next target if other streams miss one, and how often it is applied at most."""
 _LONGEST_MS: Final = 1e9
 _RANGE_QUANTILE: Final = 1.645
 """Standard errors to either side that hold 90 % of a normal distribution."""
@@ -94,7 +94,7 @@ def _tightest_target(search: Search, devices: int) -> float:
     """Return the tightest target that the devices meet at the rate: the least percentile over all batch limits.
 
     Raises:
-        NoPlan: they do not keep up, or not at the allowed utilization.
+        NoPlan: they do not keep up, or not at the allowed utilization, or are sure to meet none of the targets tried.
     """
     demand = search.demand
     open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
@@ -111,12 +111,21 @@ def _tightest_target(search: Search, devices: int) -> float:
     # Near saturation the interval is wide, and lower targets than its end are met.
     target_ms = rounded_up(min(min(one.tail_high_ms, (1 + HALF_WIDTH) * one.tail_ms) for one in tails))
     target_ms = max(target_ms, rounded_up(alone_ms(search.service, demand)))
-    for _ in range(_MOST_TRIED):
-        tried = search.at(slo_ms=demand.network_ms + target_ms)
-        if tried.holds(tried.outcome_with_room(devices)):
-            break
-        target_ms = rounded_up(_LOOSER * target_ms)
-    return demand.network_ms + target_ms
+
+    def looser_ms(steps: int) -> float:
+        return demand.network_ms + rounded_up(_LOOSER**steps * target_ms)
+
+    def meets(steps: int) -> bool:
+        tried = search.at(slo_ms=looser_ms(steps))
+        return tried.holds(tried.outcome_with_room(devices))
+
+    steps = least_number(meets, 0, 0, _LOOSEST)
+    if steps is None:
+        tried = f"{target_ms:.4g} to {looser_ms(_LOOSEST):.4g} ms"
+        raise NoPlan(
+            f"no target of {tried} is sure to be met by {count_devices(devices)}", "more --devices, or a lower --rate"
+        )
+    return looser_ms(steps)
 
 
 def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
