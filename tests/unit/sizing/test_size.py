@@ -13,6 +13,7 @@ from tputfind.errors import BadRequest, NoPlan
 from tputfind.record.record import Record, Timing
 from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
+from tputfind.report.views.size_answers import details, summary
 from tputfind.sizing.engine.service_times import Overheads, service_times_of
 from tputfind.sizing.planner import closed_forms
 from tputfind.sizing.planner.costs import Price
@@ -401,6 +402,35 @@ def test_spare_devices_do_not_bear_utilization_of_those_that_serve():
     assert found.holds
     assert found.serving.devices == 1
     assert found.serving.utilization <= 0.5
+
+
+FILLS_SLOWLY = {"batcher": "mosec", "delay": 20.0, "routing": "random", "spare": 1}
+"""More devices fill their batches later, so that all together miss targets that they meet without the spare one."""
+
+
+def test_plan_meets_target_with_and_without_spare_devices():
+    found = plan(record(0.5, 3.0, 32), wanted(900, 30.0, **FILLS_SLOWLY))
+
+    assert found.holds
+    assert max(found.outcome.tail_ms, found.without_spare.tail_ms) <= 30
+
+
+@pytest.mark.parametrize("given", [{"rate": 900}, {"slo": 30.0, "percentile": 90}])
+def test_answers_of_given_devices_hold_with_and_without_spare_ones(given):
+    found = plan(record(0.5, 3.0, 32), read_demand({"devices": 2, **FILLS_SLOWLY, **given}))
+
+    assert found.holds
+    assert found.outcome.meets_target
+    assert found.without_spare.meets_target
+
+
+def test_given_devices_miss_target_that_only_all_together_miss():
+    found = plan(record(0.5, 3.0, 32), wanted(900, 25.0, devices=2, **FILLS_SLOWLY))
+
+    assert not found.holds
+    assert found.without_spare.meets_target
+    assert dict(summary(found))["Verdict"].startswith("2 devices: target missed, p99")
+    assert dict(details(found))["None gone"].startswith("2: target missed, p99")
 
 
 def test_tightest_target_is_long_enough_for_batches_of_allowed_utilization():

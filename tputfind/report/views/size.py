@@ -97,7 +97,7 @@ def _cases(plan: Plan) -> Table:
     refuses = plan.demand.max_queue is not None
     columns = (Column("", "text"), *map(Column, heads), *([Column("refused %")] if refuses else []))
     cases = (
-        ("plan" if plan.holds else "given", plan.outcome),
+        ("plan" if plan.holds or plan.demand.devices is None else "given", plan.outcome),
         (f"{plan.demand.spare} gone", plan.without_spare),
         (words.fewer_label(plan), plan.fewer),
         (words.MORE_LABEL, plan.more_traffic),

@@ -72,6 +72,7 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Requests", _samples(plan)
     yield "Batcher", f"{demand.batcher}: {batcher}"
     if plan.without_spare is not None:
+        yield "None gone", f"{outcome.devices}: {_verdict(plan, outcome)}"
         yield f"{demand.spare} gone", f"{plan.without_spare.devices}: {_verdict(plan, plan.without_spare)}"
     yield from _server(plan)
     yield fewer_label(plan).capitalize(), _fewer(plan)
@@ -191,7 +192,7 @@ def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
     if demand.solve == "slo":
         yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
     if demand.solve == "nothing":
-        yield "Verdict", f"{count_devices(plan.serving.devices)}: {_verdict(plan, plan.serving)}"
+        yield "Verdict", f"{count_devices(plan.worst.devices)}: {_verdict(plan, plan.worst)}"
 
 
 def _samples(plan: Plan) -> str:

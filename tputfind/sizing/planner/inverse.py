@@ -73,7 +73,9 @@ def _highest_rate(search: Search, devices: int) -> float:
 
     def holds(share: float) -> bool:
         tried = search.at(rate_per_s=share * most_per_s)
-        return tried.may_meet(devices, _MARGIN) and tried.holds(tried.best(devices).outcome)
+        if not tried.may_meet(devices, _MARGIN) or not tried.holds(tried.best(devices).outcome):
+            return False
+        return not search.demand.spare or tried.holds_with_spare(tried.outcome_with_room(devices))
 
     high = low = 1.0
     while not search.may_meet(devices, _MARGIN, low * most_per_s) and low > _LEAST_SHARE:
@@ -98,8 +100,13 @@ def _tightest_target(search: Search, devices: int) -> float:
     """
     demand = search.demand
     open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
-    tails = [open_search.judge(devices, cap).outcome for cap in open_search.tightest(devices)]
-    tails = [outcome for outcome in tails if outcome.tail_high_ms < inf and outcome.verdict == "meets"]
+    fleets = {devices, devices + demand.spare}
+    judged = [[open_search.judge(number, cap).outcome for number in fleets] for cap in open_search.tightest(devices)]
+    tails = [
+        max(outcomes, key=lambda one: one.tail_high_ms)
+        for outcomes in judged
+        if all(one.tail_high_ms < inf and one.verdict == "meets" for one in outcomes)
+    ]
     if not tails:
         allowed = "" if demand.max_utilization == 1 else f" at a utilization of {demand.max_utilization:.0%} or less"
         if demand.max_queue is not None:
@@ -117,7 +124,7 @@ def _tightest_target(search: Search, devices: int) -> float:
 
     def meets(steps: int) -> bool:
         tried = search.at(slo_ms=looser_ms(steps))
-        return tried.holds(tried.outcome_with_room(devices))
+        return tried.holds_with_spare(tried.outcome_with_room(devices))
 
     steps = least_number(meets, 0, 0, _LOOSEST)
     if steps is None:

@@ -16,7 +16,7 @@ from tputfind.record.record import Notice, Record, check_record
 from tputfind.record.result import Result
 from tputfind.record.types import Above0, Count, CountFromZero
 from tputfind.sizing.calibration import Calibration, Estimate, Log, Observed, calibrate, notices_of_logs
-from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.engine.replications import Outcome, Verdict
 from tputfind.sizing.engine.service_times import Overheads, service_times_of
 from tputfind.sizing.planner.closed_forms import devices_at_full_batch, devices_by_batch_time, devices_by_mean
 from tputfind.sizing.planner.costs import Energy, Price, check_prices, energy_of, power_of, price_of
@@ -29,6 +29,7 @@ from tputfind.units import echo
 
 Ranking = Literal["cost", "devices", "rate", "target", "latency"]
 _RANKED: Final[dict[Solved, Ranking]] = {"rate": "rate", "slo": "target", "nothing": "latency"}
+_WORST_FIRST: Final[tuple[Verdict, ...]] = "misses", "undecided", "meets"
 _IN_OVERHEADS: Final = "copies", "no_overhead"
 """Kinds of notices about costs that the overheads of a real server include."""
 
@@ -47,8 +48,8 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     ``fewest`` and ``most`` are the 90 % range of the number of devices, by chance in streams and record and by
     undecided fleets; ``most`` is None if no number is sure to meet the target, and both are None for given devices.
-    ``holds`` is whether the target is met at the allowed utilization: given devices may miss it. ``without_spare`` is
-    the outcome with the spare devices down, None without spare ones. ``fewer`` is the best outcome with one device less
+    ``holds`` is whether the target is met at the allowed utilization, with and without the spare devices: given devices
+    may miss it. ``without_spare`` is the outcome with the spare devices down, None without spare ones. ``fewer`` is the best outcome with one device less
     than that (up to 0.4 % less from five hundred on); None if there is only one. ``fewer_fails`` is whether that
     certainly misses the target. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
     ``intercept_ms`` are those of the line through batch times. ``arrivals`` is the number of recorded arrivals, which
@@ -94,6 +95,11 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     def serving(self) -> Outcome:
         """The outcome of the devices that must meet the target: all, or those without the spare ones."""
         return self.without_spare or self.outcome
+
+    @property
+    def worst(self) -> Outcome:
+        """The outcome that decides on the target: that without the spare devices, unless only all devices miss it."""
+        return min(self.serving, self.outcome, key=lambda one: _WORST_FIRST.index(one.verdict))
 
     @property
     def answers(self) -> Answers:
@@ -300,7 +306,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         without_spare=serving if demand.spare else None,
         fewer=fewer,
         fewer_fails=fewer is None or fewer.verdict == "misses" or fewer.utilization > demand.highest_utilization,
-        holds=search.holds(serving),
+        holds=search.holds_with_spare(serving),
         more_traffic=search.outcome_under_more_traffic(outcome),
         rules=Rules(
             full_batches=devices_at_full_batch(service, rate_per_s * samples, search.most),

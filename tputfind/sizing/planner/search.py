@@ -219,6 +219,11 @@ class Search:
         """Whether a fleet meets the target at the allowed utilization."""
         return outcome.utilization <= self.demand.highest_utilization and outcome.meets_target
 
+    def holds_with_spare(self, outcome: Outcome) -> bool:
+        """Whether a fleet meets the target both without the spare devices, with this outcome, and with them."""
+        all_devices = outcome.devices + self.demand.spare
+        return self.holds(outcome) and self.holds(self.judge(all_devices, outcome.batch_cap).outcome)
+
     def keeping_up(self, slower: float) -> int:
         """Return the least number that keeps up at the allowed utilization if batches take longer by a factor."""
         per_ms = max(map(self.service.per_ms, self.caps))
@@ -324,9 +329,9 @@ class Search:
     def outcome_with_room(self, devices: int) -> Outcome:
         """Return the outcome of the batch limit that bears 20 % more traffic best, if it is judged to meet the target.
 
-        That traffic meets the spare devices too. Batch limits that then still meet the target are equal, and those that
-        no longer keep up are compared by utilization. A measured batch size is preferred to one between. If none of the
-        first few meets the target, return the best outcome.
+        That traffic meets the spare devices too, which must not lengthen batches that wait to be full. Batch limits that
+        then still meet the target are equal, and those that no longer keep up are compared by utilization. A measured
+        batch size is preferred to one between. If none of the first few meets the target, return the best outcome.
         """
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
         more_per_s, all_devices = MORE_TRAFFIC * rate_per_s, devices + self.demand.spare
@@ -343,10 +348,15 @@ class Search:
             preferred = 1 + _AS_WELL if cap in measured else 1.0
             return max(more_ms, target_ms) / preferred, more_ms, pilot.outcome.utilization
 
-        within = {one.outcome.batch_cap: one for one in (*ranked, *near) if one.outcome.tail_ms <= target_ms}
+        within = {
+            one.outcome.batch_cap: one
+            for one in (*ranked, *near)
+            if one.outcome.tail_ms <= target_ms
+            and self.pilot(all_devices, one.outcome.batch_cap).outcome.tail_ms <= target_ms
+        }
         for pilot in sorted(within.values(), key=room)[:_JUDGED]:
             judged = self.judge(devices, pilot.outcome.batch_cap).outcome
-            if self.holds(judged):
+            if self.holds_with_spare(judged):
                 return judged
         return best.outcome
 
