@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from rich.console import Console
 from support.records import example, row
 
+from tputfind.commands.size import main
 from tputfind.record.record import Record
 from tputfind.report.outputs import forms, is_report
 from tputfind.report.renderers.terminal import print_document
@@ -180,6 +181,21 @@ def test_given_devices_that_miss_the_target_come_without_a_configuration():
     assert next(iter(summary(enough)))[1].startswith("4 devices: target met, p99")
     assert configuration(few) == []
     assert configuration(enough)
+
+
+def test_devices_without_a_verdict_are_undecided_in_table_and_error(tmp_path, capsys):
+    """At 99.9 % utilization no simulation is long enough."""
+    one = replace(record("Large"), rows=(row(1, 10.0),))
+    (tmp_path / "one.json").write_bytes(one.to_json())
+    demand = {"rate": 95.2, "slo": 3000.0, "devices": 1}
+    paths = {"records": [str(tmp_path / "one.json")], "save": None, "overwrite": False}
+
+    code = main({**demand, **paths, "observed": None, "arrivals": None, "price": None}, show_traceback=False)
+
+    (plan,) = answers([one], read_demand(demand)).plans
+    assert line_of(plan)["status"] == line_of(plan)["verdict"] == "undecided"
+    assert code == 6
+    assert "it is undecided whether the devices meet the target" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
