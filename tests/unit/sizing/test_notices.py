@@ -179,6 +179,7 @@ def test_limit_on_ongoing_requests_is_reported_with_twice_the_batch(given):
         "a replica takes 5 requests at a time, and no larger batch",
     )
     assert "set it to 10 or more" in notice.advice
+    assert told(record((1, 1000)), cap=2, **given) == []
 
 
 @pytest.mark.parametrize(

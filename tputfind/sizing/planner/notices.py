@@ -121,7 +121,7 @@ def notices(
             advice="measure larger batches",
         )
     limit = demand.most_ongoing
-    if limit is not None:
+    if limit is not None and limit < 2 * outcome.batch_cap:
         yield Notice(
             kind="few_ongoing",
             seen=f"a replica takes {limit} requests at a time, and no larger batch",
