@@ -73,6 +73,16 @@ def test_sizes_with_fewer_latencies_than_percentile_needs_are_reported():
     ]
 
 
+def test_measured_size_above_an_interpolated_cap_counts_too():
+    one = record((1, 1000), (4, 1000), (8, 50), (16, 50))
+    said = Notice(kind="throttled", seen="seen", cause="cause", advice="advice", batch_sizes=(8,))
+
+    few, throttled = told(msgspec.structs.replace(one, notices=(said,)), cap=6, largest=16)
+
+    assert few.seen == "the slowest batches of 8 may be missing"
+    assert throttled.kind == "throttled"
+
+
 def test_a_record_of_one_process_leaves_open_how_processes_differ():
     one = record((1, 1000), (4, 1000), (8, 1000))
     once = msgspec.structs.replace(one, rows=tuple(row(each.batch_size, 5.0, batches=1000) for each in one.rows))

@@ -77,7 +77,9 @@ def notices(
             advice="measure smaller batches too: --batch-sizes 1,2,4 and so on",
         )
     needed = max(samples_for_percentile(demand.percentile), FEWEST_SAMPLES)
-    timed = [row for row in record.rows if row.failure is None and row.batch_size <= outcome.batch_cap]
+    # The times of batches between two measured sizes rest on both.
+    upper = min((size for size in measured if size >= outcome.batch_cap), default=outcome.batch_cap)
+    timed = [row for row in record.rows if row.failure is None and row.batch_size <= upper]
     few = [row.batch_size for row in timed if 0 < len(row.latency_ms) < needed]
     is_left_out = any(0 < len(row.latency_ms) < FEWEST_SAMPLES for row in timed)
     if few:
@@ -89,7 +91,7 @@ def notices(
             + f"; under {FEWEST_SAMPLES}, a size is left out" * is_left_out,
             advice="measure with --thorough or more --batches",
         )
-    used = [row.batch_size for row in record.rows if row.batch_size <= outcome.batch_cap]
+    used = [row.batch_size for row in record.rows if row.batch_size <= upper]
     told = [notice for notice in record.notices if notice.kind in _TOLD and set(notice.batch_sizes) & set(used)]
     yield from (msgspec.structs.replace(notice, batch_sizes=()) for notice in told)
     if demand.devices is None and all(len(row.timings) == 1 for row in record.rows if row.failure is None):
