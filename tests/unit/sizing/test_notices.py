@@ -6,6 +6,7 @@ from support.records import CPU_CAN, example, row, whole
 
 from tputfind.record.record import Failure, Notice, Record, Row
 from tputfind.sizing.engine.replications import Outcome
+from tputfind.sizing.planner.inverse import Edge
 from tputfind.sizing.planner.notices import notices
 from tputfind.sizing.planner.question import read_demand
 
@@ -38,9 +39,13 @@ def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list
     return [notice for notice in every(one, cap, largest, **options) if notice.kind != "interpolated_cap"]
 
 
-def every(one: Record, cap: int, largest: int, tail_high_ms: float = 1.0, **options: object) -> list[Notice]:
+def outcome_of(cap: int, tail_high_ms: float = 1.0) -> Outcome:
     figures = dict.fromkeys(FIGURES, 1) | {"tail_high_ms": tail_high_ms}
-    outcome = Outcome(devices=1, batch_cap=cap, verdict="meets", **figures)  # type: ignore[arg-type]
+    return Outcome(devices=1, batch_cap=cap, verdict="meets", **figures)  # type: ignore[arg-type]
+
+
+def every(one: Record, cap: int, largest: int, tail_high_ms: float = 1.0, **options: object) -> list[Notice]:
+    outcome = outcome_of(cap, tail_high_ms)
     demand = read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **options})
     return list(whole(list(notices(one, outcome, largest, demand))))
 
@@ -96,6 +101,16 @@ def test_sizes_without_a_distribution_are_among_those_with_few_latencies():
     assert [(notice.seen, notice.cause) for notice in told(one)] == [
         ("the slowest batches of 2 may be missing", "p99 takes 100 latencies; under 10, a size is left out")
     ]
+
+
+@pytest.mark.parametrize(("spare", "most"), [(0, 8), (2, 6)])
+def test_sensitive_number_of_devices_is_reported_with_both_percentiles(spare, most):
+    outcome = msgspec.structs.replace(outcome_of(4), devices=4)
+    demand = read_demand({"rate": 5, "slo": "50ms", "percentile": 99.99, "spare": spare})
+
+    notice = next(iter(whole(list(notices(record((1, 1000)), outcome, 8, demand, Edge(1, None, None))))))
+
+    assert notice.seen == f"p99.989 takes {1 + spare} devices, and p99.991 more than {most}"
 
 
 def test_sizes_that_failed_are_no_sizes_with_few_latencies():

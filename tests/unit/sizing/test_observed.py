@@ -130,7 +130,9 @@ def test_plan_uses_logged_overheads_and_its_range_their_uncertainty(record):
     assert "copies" not in [notice.kind for notice in found.notices]
 
 
-@pytest.mark.parametrize(("given", "said"), [({"overhead": 1.0}, "--overhead"), ({"samples_per_request": 2}, "samples")])
+@pytest.mark.parametrize(
+    ("given", "said"), [({"overhead": 1.0}, "--overhead"), ({"samples_per_request": 2}, "samples")]
+)
 def test_logs_are_refused_with_options_that_they_contradict(record, given, said):
     with pytest.raises(BadRequest, match=f"--observed does not go with .*{said}"):
         plan_by_logs(record, asked(**given), [log(record, LIGHT, 50, 2)])
