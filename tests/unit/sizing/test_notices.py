@@ -1,5 +1,7 @@
 """Notices of a plan: uncertainties of the record or of the request."""
 
+from math import inf
+
 import msgspec
 import pytest
 from support.records import CPU_CAN, example, row, whole
@@ -64,6 +66,8 @@ def test_percentile_that_is_not_known_within_5_percent_is_reported():
         "p99 lies between 1.000 and 1.060 ms",
     )
     assert told(sizes, tail_high_ms=1.04) == []
+    (notice,) = told(sizes, tail_high_ms=inf)
+    assert (notice.kind, notice.seen) == ("wide_percentile", "p99 lies above 1.000 ms")
 
 
 def test_sizes_with_fewer_latencies_than_percentile_needs_are_reported():

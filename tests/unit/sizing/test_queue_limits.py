@@ -62,6 +62,16 @@ def test_allowed_refusals_need_fewer_devices_than_full_throughput():
     assert 0 < limited.outcome.refused < 0.1
 
 
+def test_number_of_devices_has_a_range_near_the_allowed_refusals():
+    """The upper end of the percentile's interval is a refused request's: its latency is infinite."""
+    one = record(*(5 + 0.5 * 2**power for power in range(5)))
+
+    (found,) = tputfind.size(one, rate=1016, slo=200, percentile=90, max_queue=6)
+
+    assert found.outcome.tail_high_ms == inf
+    assert (found.fewest, found.most) == (2, 3)
+
+
 def test_pilots_of_an_overloaded_fleet_do_not_hide_the_large_batches_of_a_larger_one():
     search = Search(record(5.0, 5.2, 5.6, 6.4, 8.0), read_demand({"rate": 3500, "slo": 40.0, "max_queue": 600}))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import ceil, exp, hypot, inf, log, sqrt
 from typing import Final, NamedTuple, cast
 
@@ -140,29 +140,32 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
 
     Its ends are the devices for a looser and for a tighter target. The factor between the targets is the uncertainty of
     the percentile, from the streams and from bootstrap samples of the record. If throughput decides, it is that of a
-    device's throughput. The upper end is None if no number of devices is sure to meet the target.
+    device's throughput; if refused requests do, their fraction. The upper end is None if no number of devices is sure
+    to meet the target.
     """
     demand, chance = search.demand, np.random.default_rng([search.demand.seed, _RESAMPLES])
     drawn = [
         service_times_of(search.record, demand.overheads, demand.traffic, is_whole=demand.is_whole, draw=chance)
         for _ in range(_RESAMPLES)
     ]
-    plain_ms = search.pilot(found.devices, found.batch_cap).outcome.tail_ms
+    pilot = search.pilot(found.devices, found.batch_cap).outcome
     half = log(found.tail_high_ms / found.tail_low_ms) / 2 / t_quantile(7)
-    width = _RANGE_QUANTILE * hypot(half, _error_of_record(search, found, drawn))
+    width = _RANGE_QUANTILE * hypot(half, _error_of_record(search, found, drawn)) if half < inf else 0.0
     fewest: int | None = found.devices
     most: int | None = found.devices
 
-    def least_within(margin: float) -> int | None:
-        if alone_ms(search.service, demand) > margin * demand.target_ms:
-            return None
-        return least_number(
-            lambda one: search.may_meet(one, margin), found.devices, 1, _FARTHEST * found.devices, _PARTS
-        )
+    def least(meets: Callable[[int, float], bool], margin: float) -> int | None:
+        return least_number(lambda one: meets(one, margin), found.devices, 1, _FARTHEST * found.devices, _PARTS)
 
-    if width > 0 and plain_ms < inf:
-        # Pilots are short: their percentile of the plan itself is the reference.
-        scale = plain_ms / found.tail_ms
+    def least_within(margin: float) -> int | None:
+        return None if alone_ms(search.service, demand) > margin * demand.target_ms else least(search.may_meet, margin)
+
+    # Pilots are short: their outcome of the plan itself is the reference.
+    if half == inf:  # the percentile may be that of refused requests, so their fraction decides
+        scale, doubt = pilot.late / found.late, _RANGE_QUANTILE * found.late_error / demand.goal.late
+        fewest, most = (least(search.may_have_late, scale * (1 + error)) for error in (doubt, -doubt))
+    elif width > 0 and pilot.tail_ms < inf:
+        scale = pilot.tail_ms / found.tail_ms
         fewest, most = least_within(scale * exp(width)), least_within(scale * exp(-width))
     error = _scatter(search, np.log([max(map(times.per_ms, search.caps)) for times in drawn]))
     slower = exp(_RANGE_QUANTILE * error)

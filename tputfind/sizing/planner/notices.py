@@ -60,7 +60,14 @@ def notices(
             + ("merge several logs" if factor > 1 else "thin the log"),
         )
     low_ms, tail_ms, high_ms = outcome.tail_low_ms, outcome.tail_ms, outcome.tail_high_ms
-    if high_ms < inf and max(high_ms / tail_ms, tail_ms / low_ms) > _KNOWN:
+    if tail_ms < high_ms == inf:
+        yield Notice(
+            kind="wide_percentile",
+            seen=f"p{demand.percentile:g} lies above {format_figure(low_ms)} ms",
+            cause="nearly as many requests are refused as may be late",
+            advice="rely on the fraction in time, or let --max-queue be longer",
+        )
+    elif high_ms < inf and max(high_ms / tail_ms, tail_ms / low_ms) > _KNOWN:
         yield Notice(
             kind="wide_percentile",
             seen=f"p{demand.percentile:g} lies between {format_figure(low_ms)} and {format_figure(high_ms)} ms",
