@@ -150,14 +150,14 @@ def _edge_notice(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
     """Return the notice that the number of devices is sensitive to the late fraction."""
     late, longer_ms = 100 - demand.percentile, demand.network_ms + BESIDE * demand.target_ms
     more_late, fewer_late, longer = (None if number is None else number + demand.spare for number in edge)
-    digits = 4 if demand.percentile <= 99.9 else 5
+    below, above, digits = 100 - BESIDE * late, 100 - late / BESIDE, 4 if demand.percentile <= 99.9 else 5
     farthest = 2 * outcome.devices - demand.spare  # twice those that serve, and the spare ones
     most = f"more than {farthest}" if fewer_late is None else f"{fewer_late}"
     is_easier = longer is not None and longer < outcome.devices
     easier = f"accept --slo {longer_ms:.4g}ms ({longer} devices), or " if is_easier else ""
     return Notice(
         kind="on_edge",
-        seen=f"p{100 - BESIDE * late:.{digits}g} takes {more_late} devices, and p{100 - late / BESIDE:.{digits}g} {most}",
+        seen=f"p{below:.{digits}g} takes {more_late} devices, and p{above:.{digits}g} {most}",
         cause="slow" + " or delayed" * (demand.server.held_ms > 0) + " batches are late in any fleet",
         advice=f"{easier}measure with --thorough",
     )

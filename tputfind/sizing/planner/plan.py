@@ -49,14 +49,14 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     ``fewest`` and ``most`` are the 90 % range of the number of devices, by chance in streams and record and by
     undecided fleets; ``most`` is None if no number is sure to meet the target, and both are None for given devices.
     ``holds`` is whether the target is met at the allowed utilization, with and without the spare devices: given devices
-    may miss it. ``without_spare`` is the outcome with the spare devices down, None without spare ones. ``fewer`` is the best outcome with one device less
-    than that (up to 0.4 % less from five hundred on); None if there is only one. ``fewer_fails`` is whether that
-    certainly misses the target. ``more_traffic`` is the same devices with 20 % more requests. ``slope_ms`` and
-    ``intercept_ms`` are those of the line through batch times. ``arrivals`` is the number of recorded arrivals, which
-    are not kept, and ``arrivals_per_s`` their rate. Costs are None if the price is unknown, and ``energy`` if the power
-    of the devices is. ``cost_per_million`` is per million requests. ``mix`` is the cheapest mix of kinds of devices, if
-    it is cheaper than this plan; ``no_mix`` is why there is none. Only the best plan of a model has either.
-    ``observed`` are the overheads from logs of a real server.
+    may miss it. ``without_spare`` is the outcome with the spare devices down, None without spare ones. ``fewer`` is the
+    best outcome with one device less than that (up to 0.4 % less from five hundred on); None if there is only one.
+    ``fewer_fails`` is whether that certainly misses the target. ``more_traffic`` is the same devices with 20 % more
+    requests. ``slope_ms`` and ``intercept_ms`` are those of the line through batch times. ``arrivals`` is the number of
+    recorded arrivals, which are not kept, and ``arrivals_per_s`` their rate. Costs are None if the price is unknown,
+    and ``energy`` if the power of the devices is. ``cost_per_million`` is per million requests. ``mix`` is the cheapest
+    mix of kinds of devices, if it is cheaper than this plan; ``no_mix`` is why there is none. Only the best plan of a
+    model has either. ``observed`` are the overheads from logs of a real server.
     """
 
     KIND = "plans"

@@ -329,9 +329,10 @@ class Search:
     def outcome_with_room(self, devices: int) -> Outcome:
         """Return the outcome of the batch limit that bears 20 % more traffic best, if it is judged to meet the target.
 
-        That traffic meets the spare devices too, which must not lengthen batches that wait to be full. Batch limits that
-        then still meet the target are equal, and those that no longer keep up are compared by utilization. A measured
-        batch size is preferred to one between. If none of the first few meets the target, return the best outcome.
+        That traffic meets the spare devices too; with the usual traffic, they may fill batches too slowly. Batch limits
+        that then still meet the target are equal, and those that no longer keep up are compared by utilization. A
+        measured batch size is preferred to one between. If none of the first few meets the target, return the best
+        outcome.
         """
         rate_per_s, target_ms, measured = self.demand.rate_per_s, self.demand.target_ms, self.service.sizes
         more_per_s, all_devices = MORE_TRAFFIC * rate_per_s, devices + self.demand.spare
