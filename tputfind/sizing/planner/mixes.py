@@ -183,7 +183,8 @@ class _Pair:
             for offer, kind, share in zip(self._pair, kinds, simulated.shares, strict=True)
         )
         per_hour = sum(part.cost_per_hour for part in parts)
-        per_million = per_hour / (3600 * self._demand.rate_per_s) * 1e6
+        answered_per_s = self._demand.rate_per_s * (1 - simulated.outcome.refused)
+        per_million = per_hour / (3600 * answered_per_s) * 1e6
         return Mix(parts=parts, outcome=simulated.outcome, cost_per_hour=per_hour, cost_per_million=per_million)
 
 
