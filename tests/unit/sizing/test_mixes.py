@@ -204,6 +204,23 @@ def test_best_cost_never_falls_as_a_price_rises():
     assert found(wanted(), (4.0, 1e9)) == f"none is cheaper than {alone[0]} x Large"
 
 
+def test_mix_behind_one_triton_queue_has_one_batch_limit():
+    """Triton makes batches before a device is free, so one limit is for all devices."""
+    mix = found(wanted(2800, percentile=90, batcher="triton", delay="2ms"), (4.0, 1.6))
+
+    assert isinstance(mix, Mix)
+    assert {part.batch_cap for part in mix.parts} == {32}
+
+
+def test_requests_that_a_mix_refuses_do_not_share_its_cost():
+    rate = 3600
+    mix = found(wanted(rate, percentile=90, max_queue=40), (4.0, 1.6))
+
+    assert isinstance(mix, Mix)
+    assert mix.outcome.refused > 0.05
+    assert mix.cost_per_million == pytest.approx(mix.cost_per_hour / (3600 * mix.outcome.goodput_per_s) * 1e6, rel=0.01)
+
+
 def test_with_spare_devices_no_mix_is_searched():
     assert found(wanted(2000, spare=1)) == "a mix is not searched with --spare"
 

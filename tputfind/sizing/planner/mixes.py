@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import ceil, floor, inf
 from typing import Final, NamedTuple, TypeAlias
 
@@ -12,6 +12,7 @@ import msgspec
 from tputfind.record.record import Record
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.sizing.engine.replications import Effort, Fleet, Outcome, Simulated, is_quick, simulate
+from tputfind.sizing.engine.servers import Triton
 from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.question import Demand
 from tputfind.sizing.planner.search import LATE_REQUESTS, Search, Tell
@@ -95,6 +96,11 @@ class _Pair:
         self._caps = [
             list(_beside(search, offer.alone.batch_cap)) for search, offer in zip(searches, pair, strict=True)
         ]
+        self._pairs_of_caps = list(product(*self._caps))
+        if demand.routing == "shared" and demand.server.station is Triton:  # makes batches before it picks a device
+            both = dict.fromkeys(chain(*self._caps))
+            alike = [cap for cap in both if all(search.least_cap <= cap <= search.most for search in searches)]
+            self._pairs_of_caps = [(cap, cap) for cap in alike]
         self._most_per_ms = [
             max(map(service.per_ms, caps)) for service, caps in zip(self._services, self._caps, strict=True)
         ]
@@ -147,7 +153,7 @@ class _Pair:
         demand, judged = self._demand, 0
         floor_requests = LATE_REQUESTS / demand.goal.late
         most = _MOST_QUICK if is_quick(demand.server, demand.traffic) else _MOST
-        for caps in product(*self._caps):
+        for caps in self._pairs_of_caps:
             kinds = [Kind(*one) for one in zip(counts, caps, self._services, strict=True)]
             fleet = Fleet(kinds, demand.rate_per_s, demand.server, demand.traffic)
             if not demand.keeps_up_at(fleet.utilization):
