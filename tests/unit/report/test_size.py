@@ -220,6 +220,35 @@ def test_mosec_configuration_runs_with_one_worker_per_gpu_of_a_host(devices, rou
     assert lines[-len(more) :] == more or not more
 
 
+@pytest.mark.parametrize(
+    ("batcher", "devices", "line"),
+    [
+        ("ray", 1, "# the limit of 99 requests in a queue has no setting here"),
+        ("litserve", 1, "# the limit of 99 requests in a queue has no setting here"),
+        ("triton", 9, "# on one host; the plan has more, with one queue for all"),
+    ],
+)
+def test_configuration_says_which_part_of_the_plan_it_leaves_out(batcher, devices, line):
+    demand = {"rate": 300, "slo": 80.0, "percentile": 90, "batcher": batcher, "devices": devices}
+    limited, without = (
+        answers([record("Large")], read_demand({**demand, **more})).plans[0] for more in ({"max_queue": 99}, {})
+    )
+
+    assert configuration(limited)[-1] == line
+    assert (line in configuration(without)) == (batcher == "triton")
+    assert "max_queued_requests" not in dict(details(limited))["Refused"]
+
+
+def test_limit_of_ray_is_that_of_a_batch_not_of_ongoing_requests():
+    """The configuration lets a replica have twice the batch."""
+    demand = read_demand({"rate": 100, "slo": 80.0, "percentile": 90, "batcher": "ray", "devices": 1})
+    (plan,) = answers([record("Large")], demand).plans
+    plan = replace(plan, outcome=replace(plan.outcome, batch_cap=4))
+
+    assert dict(details(plan))["Limit"].startswith("no batch above 5")
+    assert "max_ongoing_requests=8)" in configuration(plan)[0]
+
+
 @pytest.mark.parametrize("more", [{}, {"rate": 100}, {"slo": 80.0}, {"devices": None, "rate": 100, "slo": 80.0}])
 def test_markdown_of_any_question_is_recognised_as_a_report(tmp_path, more):
     demand = {"rate": 1000, "slo": 50.0, "devices": 1} if not more else {"devices": 1, **more}

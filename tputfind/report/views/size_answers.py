@@ -24,9 +24,8 @@ _LISTED: Final = 4
 _QUEUES: Final[Mapping[Batcher, str]] = {
     "triton": " (max_queue_size)",
     "mosec": " (--capacity)",
-    "ray": " (max_queued_requests)",
 }
-"""Settings of servers that limit a queue."""
+"""Settings of servers that limit a queue; those of Ray Serve count what waits at each caller."""
 
 
 def title(plan: Plan) -> str:
@@ -176,7 +175,7 @@ def _server(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield settings of the server, and the fraction of requests that it refuses."""
     demand, refused = plan.demand, plan.outcome.refused
     if demand.most_ongoing is not None:
-        yield "Limit", f"{demand.most_ongoing} requests at a time for each device, and no larger batch"
+        yield "Limit", f"no batch above {demand.most_ongoing}, the requests that --max-ongoing lets a device have"
     if demand.max_queue is not None:
         queue = "the queue" if demand.routing == "shared" else "the queue of a device"
         setting = _QUEUES.get(demand.batcher, "")
@@ -274,11 +273,13 @@ def _triton(plan: Plan) -> list[str]:
     demand, shared = plan.demand, plan.demand.routing == "shared"
     delay = f" max_queue_delay_microseconds: {1000 * plan.delay_ms:.0f}" if plan.delay_ms else ""
     queue = "" if demand.max_queue is None else f" default_queue_policy {{ max_queue_size: {demand.max_queue} }}"
+    _, servers = _devices_of_server(plan)
     return [
         "# config.pbtxt",
         f"max_batch_size: {plan.outcome.batch_cap}",
         f"dynamic_batching {{{f'{delay}{queue} ' if delay or queue else ' '}}}",
         f"instance_group [ {{ kind: KIND_GPU, count: 1 }} ]  # on each of {_devices(plan, shared=shared)}",
+        *(servers if shared and plan.outcome.devices > 1 else []),
     ]
 
 
@@ -297,7 +298,7 @@ def _mosec(plan: Plan) -> list[str]:
 def _litserve(plan: Plan) -> list[str]:
     api = f"api = Model(max_batch_size={plan.outcome.batch_cap}, batch_timeout={plan.delay_ms / 1000:g})"
     num, servers = _devices_of_server(plan)
-    return [api, f'server = LitServer(api, accelerator="cuda", devices={num})', *servers]
+    return [api, f'server = LitServer(api, accelerator="cuda", devices={num})', *servers, *_unset_limit(plan)]
 
 
 def _ray(plan: Plan) -> list[str]:
@@ -307,7 +308,14 @@ def _ray(plan: Plan) -> list[str]:
     return [
         f"@serve.deployment({replicas}, max_ongoing_requests={ongoing})",
         f"@serve.batch(max_batch_size={cap}, batch_wait_timeout_s={plan.delay_ms / 1000:g})",
+        *_unset_limit(plan),
     ]
+
+
+def _unset_limit(plan: Plan) -> Iterator[str]:
+    """Yield the comment that a limit on the queue has no setting in the server, if there is one."""
+    if plan.demand.max_queue is not None:
+        yield f"# the limit of {plan.demand.max_queue} requests in a queue has no setting here"
 
 
 def _devices_of_server(plan: Plan) -> tuple[int, list[str]]:
