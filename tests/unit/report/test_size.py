@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 from rich.console import Console
-from support.records import example, row
+from support.records import CPU_CAN, example, row
 
 from tputfind.commands.size import main
 from tputfind.record.record import Record
@@ -237,6 +237,23 @@ def test_configuration_says_which_part_of_the_plan_it_leaves_out(batcher, device
     assert configuration(limited)[-1] == line
     assert (line in configuration(without)) == (batcher == "triton")
     assert "max_queued_requests" not in dict(details(limited))["Refused"]
+
+
+@pytest.mark.parametrize(
+    ("batcher", "said"),
+    [("triton", "KIND_CPU"), ("mosec", "num=2"), ("litserve", 'accelerator="cpu"'), ("ray", '{"num_cpus": 16}')],
+)
+def test_configuration_for_a_cpu_asks_for_no_gpu(batcher, said):
+    on_gpu = record("Large")
+    environment = replace(on_gpu.environment, device="cpu:0-15", can=CPU_CAN)
+    demand = read_demand({"rate": 100, "slo": 80.0, "percentile": 90, "batcher": batcher, "devices": 2})
+
+    (plan,) = answers([replace(on_gpu, environment=environment)], demand).plans
+    text = "\n".join(configuration(plan)).lower()
+
+    assert said.lower() in text
+    assert "gpu" not in text
+    assert "cuda" not in text
 
 
 def test_limit_of_ray_is_that_of_a_batch_not_of_ongoing_requests():

@@ -274,11 +274,12 @@ def _triton(plan: Plan) -> list[str]:
     delay = f" max_queue_delay_microseconds: {1000 * plan.delay_ms:.0f}" if plan.delay_ms else ""
     queue = "" if demand.max_queue is None else f" default_queue_policy {{ max_queue_size: {demand.max_queue} }}"
     _, servers = _devices_of_server(plan)
+    kind = "KIND_GPU" if plan.cpu_threads is None else "KIND_CPU"
     return [
         "# config.pbtxt",
         f"max_batch_size: {plan.outcome.batch_cap}",
         f"dynamic_batching {{{f'{delay}{queue} ' if delay or queue else ' '}}}",
-        f"instance_group [ {{ kind: KIND_GPU, count: 1 }} ]  # on each of {_devices(plan, shared=shared)}",
+        f"instance_group [ {{ kind: {kind}, count: 1 }} ]  # on each of {_devices(plan, shared=shared)}",
         *(servers if shared and plan.outcome.devices > 1 else []),
     ]
 
@@ -289,7 +290,7 @@ def _mosec(plan: Plan) -> list[str]:
     return [
         "server.append_worker(",
         f"    Model, num={num}, max_batch_size={plan.outcome.batch_cap}, max_wait_time={plan.delay_ms:.0f},",
-        *([each] if num > 1 else []),
+        *([each] if num > 1 and plan.cpu_threads is None else []),
         ")" if plan.demand.max_queue is None else f")  # and --capacity {plan.demand.max_queue}",
         *servers,
     ]
@@ -298,13 +299,15 @@ def _mosec(plan: Plan) -> list[str]:
 def _litserve(plan: Plan) -> list[str]:
     api = f"api = Model(max_batch_size={plan.outcome.batch_cap}, batch_timeout={plan.delay_ms / 1000:g})"
     num, servers = _devices_of_server(plan)
-    return [api, f'server = LitServer(api, accelerator="cuda", devices={num})', *servers, *_unset_limit(plan)]
+    kind = "cuda" if plan.cpu_threads is None else "cpu"
+    return [api, f'server = LitServer(api, accelerator="{kind}", devices={num})', *servers, *_unset_limit(plan)]
 
 
 def _ray(plan: Plan) -> list[str]:
     cap = plan.outcome.batch_cap
     ongoing = max(2 * cap, plan.demand.most_ongoing or 0)
-    replicas = f'num_replicas={plan.outcome.devices}, ray_actor_options={{"num_gpus": 1}}'
+    needs = '"num_gpus": 1' if plan.cpu_threads is None else f'"num_cpus": {plan.cpu_threads}'
+    replicas = f"num_replicas={plan.outcome.devices}, ray_actor_options={{{needs}}}"
     return [
         f"@serve.deployment({replicas}, max_ongoing_requests={ongoing})",
         f"@serve.batch(max_batch_size={cap}, batch_wait_timeout_s={plan.delay_ms / 1000:g})",

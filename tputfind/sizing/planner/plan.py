@@ -56,7 +56,8 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     recorded arrivals, which are not kept, and ``arrivals_per_s`` their rate. Costs are None if the price is unknown,
     and ``energy`` if the power of the devices is. ``cost_per_million`` is per million requests. ``mix`` is the cheapest
     mix of kinds of devices, if it is cheaper than this plan; ``no_mix`` is why there is none. Only the best plan of a
-    model has either. ``observed`` are the overheads from logs of a real server.
+    model has either. ``observed`` are the overheads from logs of a real server. ``cpu_threads`` are the compute threads
+    of a device that is a CPU; None for accelerators.
     """
 
     KIND = "plans"
@@ -86,6 +87,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
     energy: Energy | None = None
     input_shape: str = ""
     devices_per_host: Count | None = ACCELERATORS_PER_HOST
+    cpu_threads: Count | None = None
     mix: Mix | None = None
     no_mix: str = ""
     observed: Observed | None = None
@@ -294,13 +296,14 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
     per_hour = None if price is None else price.price_per_hour * outcome.devices
     answered_per_s = max(rate_per_s * (1 - outcome.refused), 1e-300)
-    sizes = demand.traffic.dispersion(0.0)
+    sizes, environment = demand.traffic.dispersion(0.0), record.environment
     return Plan(
         model=record.spec.model,
         recipe=name_of(record.spec),
-        device_name=record.environment.device_name,
+        device_name=environment.device_name,
         input_shape=record.input_shape,
-        devices_per_host=record.environment.devices_per_host,
+        devices_per_host=environment.devices_per_host,
+        cpu_threads=max(1, environment.torch_threads) if environment.can.is_cpu else None,
         demand=msgspec.structs.replace(demand, gaps=None, counts=None),
         samples_per_s=rate_per_s * samples,
         arrivals=0 if demand.gaps is None else len(demand.gaps) + 1,
