@@ -8,6 +8,7 @@ from support.queues import refused_of_constant
 from support.records import example, row
 
 import tputfind
+from tputfind.errors import BadRequest
 from tputfind.record.record import Record, Timing
 from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
@@ -90,6 +91,25 @@ def test_plan_shows_refused_fraction_and_its_setting():
     written = msgspec.json.decode(forms(document(found))["json"]())["plans"][0]
     assert written["demand"]["max_queue"] == 40
     assert written["outcome"]["refused"] == found.plans[0].outcome.refused
+
+
+@pytest.mark.parametrize(
+    ("batcher", "finds"), [("mosec", "requests of which a sample finds 40 in"), ("triton", "requests that find 40 in")]
+)
+def test_limit_counts_samples_if_requests_are_split(batcher, finds):
+    demand = {"rate": 100, "slo": 80.0, "batcher": batcher, "max_queue": 40, "samples_per_request": 2}
+    (plan,) = answers([record(5.0, 6.0)], read_demand(demand)).plans
+
+    assert finds in dict(details(plan))["Refused"]
+
+
+def test_queue_too_short_for_a_split_request_is_refused():
+    given = {"rate": 100, "slo": 80.0, "max_queue": 3, "samples_per_request": "1:9,4:1"}
+
+    with pytest.raises(BadRequest, match="--max-queue 3 leaves no room for a request of 4 samples"):
+        read_demand(given)
+
+    assert read_demand({**given, "batcher": "triton"}).is_whole
 
 
 def test_target_barely_met_by_lone_request_is_refused_before_simulation():

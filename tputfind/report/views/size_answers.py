@@ -179,7 +179,9 @@ def _server(plan: Plan) -> Iterator[tuple[str, str]]:
     if demand.max_queue is not None:
         queue = "the queue" if demand.routing == "shared" else "the queue of a device"
         setting = _QUEUES.get(demand.batcher, "")
-        yield "Refused", f"{refused:.2%}: requests that find {demand.max_queue} in {queue}{setting}"
+        is_split = demand.traffic.has_several_samples and not demand.is_whole
+        find = "requests of which a sample finds" if is_split else "requests that find"
+        yield "Refused", f"{refused:.2%}: {find} {demand.max_queue} in {queue}{setting}"
 
 
 def _solution(plan: Plan) -> Iterator[tuple[str, str]]:

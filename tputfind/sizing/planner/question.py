@@ -165,6 +165,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check fields against each other."""
         profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
+        largest = max((samples for samples, _ in self.samples_per_request), default=1)
         is_delay = {
             "any": True,
             "none": wait_ms == 0,
@@ -184,6 +185,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
             (
                 self.counts is None or len(self.counts) == timed,
                 f"samples: {timed} requests have a time, and {len(self.counts or ())} a number of samples",
+            ),
+            (
+                largest <= (self.max_queue or inf) or self.is_whole,
+                f"--max-queue {self.max_queue} leaves no room for a request of {largest} samples",
             ),
         ]
         problems = [text for holds, text in rules if not holds]
