@@ -256,6 +256,13 @@ def test_configuration_for_a_cpu_asks_for_no_gpu(batcher, said):
     assert "cuda" not in text
 
 
+def test_no_device_is_left_if_the_spare_ones_and_the_last_are_gone():
+    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "percentile": 90, "spare": 2})).plans
+
+    assert {"None gone", "2 gone", "3 gone"} < set(dict(details(plan)))
+    assert dict(details(plan))["3 gone"] == "there is none"
+
+
 def test_limit_of_ray_is_that_of_a_batch_not_of_ongoing_requests():
     """The configuration lets a replica have twice the batch."""
     demand = read_demand({"rate": 100, "slo": 80.0, "percentile": 90, "batcher": "ray", "devices": 1})

@@ -125,7 +125,7 @@ def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
 
 def fewer_label(plan: Plan) -> str:
     """Return the label of the case with fewer devices than the plan's."""
-    gone = plan.outcome.devices - plan.fewer.devices if plan.fewer else 1
+    gone = plan.outcome.devices - plan.fewer.devices if plan.fewer else plan.demand.spare + 1
     if plan.demand.spare:
         return f"{gone} gone"
     return "one fewer" if gone == 1 else f"{gone} fewer"
