@@ -263,6 +263,15 @@ def test_no_device_is_left_if_the_spare_ones_and_the_last_are_gone():
     assert dict(details(plan))["3 gone"] == "there is none"
 
 
+@pytest.mark.parametrize("cell", [49, 256])
+def test_simulated_devices_are_named_if_they_stand_for_more(cell):
+    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "percentile": 90})).plans
+    large = replace(plan, outcome=replace(plan.outcome, devices=300, simulated=cell))
+
+    assert dict(details(large))["Simulated"].startswith(f"{cell} of the devices")
+    assert "Simulated" not in dict(details(plan))
+
+
 def test_limit_of_ray_is_that_of_a_batch_not_of_ongoing_requests():
     """The configuration lets a replica have twice the batch."""
     demand = read_demand({"rate": 100, "slo": 80.0, "percentile": 90, "batcher": "ray", "devices": 1})

@@ -60,6 +60,15 @@ def simulated(service, kind: tuple[int, int], rate_per_s, traffic=POISSON, **ser
     return simulate(fleet, Goal(50.0, 99.0), LONG, (0,)).outcome
 
 
+@pytest.mark.parametrize(
+    ("devices", "routing", "cell"), [(100, "shared", 100), (300, "shared", 256), (300, "least-loaded", 16)]
+)
+def test_outcome_names_the_devices_that_were_simulated(devices, routing, cell):
+    fleet = Fleet([Kind(devices, 64, LINE)], 1200.0 * devices, Server(routing=routing))
+
+    assert simulate(fleet, Goal(200.0, 99.0), Effort(500, 20_000), (0,)).outcome.simulated == cell
+
+
 @given(arrivals, counts, caps, st.sampled_from(BATCHERS), routings, waits)
 def test_serve_any_server_answers_each_request_once(times, devices, cap, batcher, routing, wait_ms):  # noqa: PLR0917
     if batcher == "ray" and routing == "shared":

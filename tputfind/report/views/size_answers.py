@@ -5,7 +5,7 @@ from math import inf
 from typing import Final
 
 from tputfind.sizing.calibration import Observed
-from tputfind.sizing.engine.replications import CELL, Outcome
+from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
 from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
@@ -86,8 +86,9 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Overheads", ", ".join(added)
     powers = list(_powers(plan))
     yield from powers if any(_costs(plan)) else powers[1:]
-    if outcome.devices > CELL and demand.routing != "random":
-        yield "Simulated", f"{CELL} of the devices with their share of the requests, as cells behind a random split"
+    if 0 < outcome.simulated < outcome.devices and demand.routing != "random":
+        cell = f"{outcome.simulated} of the devices with their share of the requests"
+        yield "Simulated", f"{cell}, as cells behind a random split"
     if plan.arrivals_per_s is not None:
         rates = format_figure(plan.arrivals_per_s), format_figure(demand.rate_per_s)
         log = f"{plan.arrivals} in {(plan.arrivals - 1) / plan.arrivals_per_s:.4g} s, {rates[0]}/s"

@@ -140,6 +140,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     target is met, or if the utilization is too near 1 for any replication to show it. Batch sizes are in samples.
 
     Refused requests count as late, with an infinite latency (null in JSON); mean and p50 to p99 leave them out.
+    ``simulated`` devices, a cell of them or one of each kind, stand for all; 0 without a simulation.
     """
 
     devices: Count
@@ -161,6 +162,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     mean_batch: Amount
     requests: Annotated[int, Meta(ge=0)]
     refused: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    simulated: Annotated[int, Meta(ge=0)] = 0
 
     @property
     def meets_target(self) -> bool:
@@ -337,13 +339,14 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     figures |= {"late": late, "late_error": error, "busy": min(1.0, busy)}
     figures["mean_batch"] = sum(samples) / max(1, sum(map(Counter.total, sizes)))
-    outcome = _outcome(fleet, verdict=verdict, requests=requests, **figures)
+    simulated = sum(part.devices for part in parts)
+    outcome = _outcome(fleet, verdict=verdict, requests=requests, simulated=simulated, **figures)
     lasts_ms = sum(one.lasts_ms for run in runs for one in run)
     shares = [each / max(1, sum(samples)) for each in samples] if len(parts) == 1 else weights.tolist()
     return Simulated(outcome, sizes, lasts_ms, shares)
 
 
-def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, **figures: float) -> Outcome:
+def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, simulated: int, **figures: float) -> Outcome:
     return Outcome(
         devices=fleet.devices,
         batch_cap=max(kind.cap for kind in fleet.kinds),
@@ -351,6 +354,7 @@ def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, **figures: float)
         utilization=fleet.utilization,
         verdict=verdict,
         requests=requests,
+        simulated=simulated,
         goodput_per_s=fleet.rate_per_s * (1 - figures["late"]),
         **figures,
     )
@@ -400,7 +404,7 @@ def _saturated_outcome(fleet: Fleet) -> Simulated:
     """Return the outcome of a fleet whose queue grows without bound."""
     figures = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms"), inf)
     figures |= {"late": 1.0, "late_error": 0.0, "busy": 1.0, "mean_batch": max(kind.cap for kind in fleet.kinds)}
-    outcome = _outcome(fleet, verdict="misses", requests=0, **figures)
+    outcome = _outcome(fleet, verdict="misses", requests=0, simulated=0, **figures)
     return Simulated(outcome, [Counter({kind.cap: 1}) for kind in fleet.kinds], inf, [0.0 for _ in fleet.kinds])
 
 
