@@ -184,7 +184,7 @@ def test_recorded_arrivals_give_the_stream_its_shape(folder, ask):
 
 
 def test_recorded_requests_have_their_own_samples(folder, ask):
-    lines = [f"{0.01 * number},{8 if number % 4 == 0 else 1}" for number in range(4000)]
+    lines = [f"{0.01 * number},{8 if number % 4 == 1 else 1}" for number in range(4001)]
     (folder / "times.csv").write_text("time_s,samples\n" + "\n".join(lines) + "\n")
     options = ("size", "resnet50.json", "--rate", 2000, "--slo", "50ms", "--batcher", "triton", "--save", "plan.json")
     ran = ask(folder, *options, "--arrivals", "times.csv")
