@@ -256,7 +256,7 @@ def test_configuration_for_a_cpu_asks_for_no_gpu(batcher, said):
     assert "cuda" not in text
 
 
-def test_no_device_is_left_if_the_spare_ones_and_the_last_are_gone():
+def test_no_device_is_left_without_the_spare_ones_and_the_last():
     (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "percentile": 90, "spare": 2})).plans
 
     assert {"None gone", "2 gone", "3 gone"} < set(dict(details(plan)))

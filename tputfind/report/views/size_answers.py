@@ -303,7 +303,7 @@ def _litserve(plan: Plan) -> list[str]:
     api = f"api = Model(max_batch_size={plan.outcome.batch_cap}, batch_timeout={plan.delay_ms / 1000:g})"
     num, servers = _devices_of_server(plan)
     kind = "cuda" if plan.cpu_threads is None else "cpu"
-    return [api, f'server = LitServer(api, accelerator="{kind}", devices={num})', *servers, *_unset_limit(plan)]
+    return [api, f'server = LitServer(api, accelerator="{kind}", devices={num})', *servers, *_comment_on_limit(plan)]
 
 
 def _ray(plan: Plan) -> list[str]:
@@ -314,11 +314,11 @@ def _ray(plan: Plan) -> list[str]:
     return [
         f"@serve.deployment({replicas}, max_ongoing_requests={ongoing})",
         f"@serve.batch(max_batch_size={cap}, batch_wait_timeout_s={plan.delay_ms / 1000:g})",
-        *_unset_limit(plan),
+        *_comment_on_limit(plan),
     ]
 
 
-def _unset_limit(plan: Plan) -> Iterator[str]:
+def _comment_on_limit(plan: Plan) -> Iterator[str]:
     """Yield the comment that a limit on the queue has no setting in the server, if there is one."""
     if plan.demand.max_queue is not None:
         yield f"# the limit of {plan.demand.max_queue} requests in a queue has no setting here"
