@@ -415,6 +415,13 @@ def test_plan_meets_target_with_and_without_spare_devices():
     assert max(found.outcome.tail_ms, found.without_spare.tail_ms) <= 30
 
 
+def test_spare_devices_that_fill_batches_too_slowly_leave_no_plan():
+    demand = wanted(1000, 17.6, batcher="ray", delay=50.0, burstiness=0.5, spare=3)
+
+    with pytest.raises(NoPlan, match="2 devices would meet the target, but not together with 3 spare"):
+        plan(record(0.5, 5.0, 8), demand)
+
+
 @pytest.mark.parametrize("given", [{"rate": 900}, {"slo": 30.0, "percentile": 90}])
 def test_answers_of_given_devices_hold_with_and_without_spare_ones(given):
     found = plan(record(0.5, 3.0, 32), read_demand({"devices": 2, **FILLS_SLOWLY, **given}))

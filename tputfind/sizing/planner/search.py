@@ -191,7 +191,14 @@ class Search:
         fails = next((number for number in fewer if not self._meets_at_length(number)), lowest - 1)
         devices = min(number for number in (*fewer, devices) if number > fails)
         devices = narrow(self._meets_at_length, fails, devices, between=self._guess)
-        return self.outcome_with_room(devices)
+        found, spare = self.outcome_with_room(devices), self.demand.spare
+        if self.judge(devices + spare, found.batch_cap).outcome.verdict == "misses":
+            raise NoPlan(
+                f"{count_devices(devices)} would meet the target, but not together with {spare} spare: more devices "
+                "fill their batches more slowly",
+                "a shorter --delay, or a smaller --max-batch-size",
+            )
+        return found
 
     def fewer(self, devices: int) -> Outcome | None:
         """Return the outcome of the next smaller number of devices; None if there is none."""
