@@ -53,12 +53,12 @@ UNITS: Final = {
 """The unit of a column by a part of its name; the first match counts."""
 MEANINGS: Final = {
     "model": "the model's name",
-    "phase": "`infer` or `train`",
+    "phase": "`infer`, `train` or `step`",
     "device": "the device as PyTorch names it",
     "device_name": "the product's name",
     "dtype": "the requested dtype",
     "layout": "`nchw` or `nhwc`",
-    "mode": "`eager`, `compile` or `cudagraph`",
+    "mode": "as in `--mode`",
     "input_shape": "the shape of one sample",
     "batch_size": "samples in a batch",
     "status": "`ok`, or the kind of failure",
@@ -105,7 +105,7 @@ MEANINGS: Final = {
     "busy_devices": "devices that worked at the same time, this one included",
     "all_busy_share": "fraction of the window in which all of them worked",
     "cores": "cores of the host on which the device's processes ran",
-    "samples_per_step": "samples in a step: the batch size times `--accumulate`, or as your own step declares",
+    "samples_per_step": "samples in a step on all devices: batch size times `--accumulate`, or as your step declares",
     "parallel": "how several devices share one model: `ddp` or `fsdp`",
     "ranks": "devices of the model; batch sizes are those of each, throughput is that of all",
     "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",

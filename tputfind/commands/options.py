@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from tputfind.analysis.turns import COSTS
 from tputfind.declaration import (
@@ -195,6 +195,12 @@ IN_TURN: Final = (
     *_RUN,
 )
 """Options of ``compare --run`` alone."""
+_IN_RACES: Final[dict[str, dict[str, Any]]] = {
+    "device": {"help": "race on this device; a list, or all, races on equal devices in parallel"},
+    "layout": {"default": "all"},
+    "mode": {"default": "all"},
+    "instances": {"default": "several on a CPU", "help": "divide the batch among N copies of the model at once"},
+}
 TUNE: Final = (
     Option(
         WHAT,
@@ -203,12 +209,7 @@ TUNE: Final = (
         name="for",
         default="throughput",
     ),
-    *(
-        option._replace(help="race on this device; a list, or all, races on equal devices in parallel")
-        if option.name == "device"
-        else option
-        for option in _VARIANTS
-    ),
+    *(option._replace(**_IN_RACES.get(option.name, {})) for option in _VARIANTS),
     *(_NAMED[name] for name in ("max_batch", "slo", "percentile")),
     _NAMED["batch_sizes"]._replace(help="race at this batch size", takes="N", default="found first"),
     _NAMED["budget"]._replace(default="10min"),

@@ -317,7 +317,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             "time every row in N fresh processes; with --max-noise, in at least N",
             "N",
             partial(values.whole, most=MOST_PROCESSES),
-            default="2 or 3 if the row decides an answer, else 1",
+            default="1 to 3 by need; 3 with --batch-sizes",
         ),
     ] = None
     """Processes of every row (minimum, with ``max_noise``); None uses more for rows on which an answer rests."""
