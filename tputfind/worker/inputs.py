@@ -86,23 +86,27 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
     """Return the result of a ``MakeInputs`` as positional and keyword arguments.
 
     A tuple holds positional arguments and a mapping keyword arguments, unless ``forward`` only accepts the tuple or
-    mapping as its single argument.
+    mapping as its single argument. A list, and a named tuple of other names than ``forward`` has, is one argument,
+    unless ``forward`` only accepts its items.
     """
     call: Call
     whole: Call = (inputs,), {}
     if isinstance(inputs, Mapping) and all(isinstance(name, str) for name in inputs):
         call = (), dict(inputs)
-    elif isinstance(inputs, tuple):
-        call = inputs, {}
+    elif isinstance(inputs, (tuple, list)):
+        call = tuple(inputs), {}
     else:
         return whole
-    return whole if forward is not None and not _binds(forward, call) and _binds(forward, whole) else call
+    names = getattr(inputs, "_fields", None)
+    is_whole = isinstance(inputs, list) or (names is not None and not _binds(forward, ((), dict.fromkeys(names))))
+    usual, other = (whole, call) if is_whole else (call, whole)
+    return other if not _binds(forward, usual) and _binds(forward, other) else usual
 
 
-def _binds(forward: Callable[..., object], call: Call) -> bool:
+def _binds(forward: Callable[..., object] | None, call: Call) -> bool:
     """Return whether a function can be called with these arguments; True if its signature is unknown."""
     try:
-        signature = inspect.signature(forward)
+        signature = inspect.signature(forward)  # type: ignore[arg-type]  # None has none
     except (TypeError, ValueError):
         return True
     try:

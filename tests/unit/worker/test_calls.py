@@ -1,0 +1,39 @@
+"""The result of an input function becomes the arguments of a model's forward pass."""
+
+from typing import NamedTuple
+
+import pytest
+
+from tputfind.worker.inputs import as_call
+
+
+class Pair(NamedTuple):
+    """A batch of two parts."""
+
+    x: int
+    y: int
+
+
+PAIR = Pair(1, 2)
+SPREAD = (1, 2), {}
+
+
+@pytest.mark.parametrize(
+    ("inputs", "forward", "call"),
+    [
+        (5, lambda x: x, ((5,), {})),
+        ((1, 2), lambda x, y: (x, y), SPREAD),
+        ((1, 2), lambda batch: batch, (((1, 2),), {})),
+        ({"x": 1}, lambda x: x, ((), {"x": 1})),
+        ({"a": 1}, lambda batch: batch, (({"a": 1},), {})),
+        (PAIR, lambda batch, mask=None: (batch, mask), ((PAIR,), {})),
+        (PAIR, lambda x, y: (x, y), (PAIR, {})),
+        (PAIR, lambda a, b: (a, b), (PAIR, {})),
+        ([1, 2], lambda images: images, (([1, 2],), {})),
+        ([1, 2], lambda x, y: (x, y), SPREAD),
+        ([1, 2], None, (([1, 2],), {})),
+        ((1, 2), None, SPREAD),
+    ],
+)
+def test_inputs_become_the_arguments_that_forward_accepts(inputs, forward, call):
+    assert as_call(inputs, forward) == call
