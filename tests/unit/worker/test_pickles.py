@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from tputfind.errors import UnknownModel
-from tputfind.worker.models.saved import refuse_pickle
+from tputfind.errors import BadRequest, UnknownModel
+from tputfind.worker.models.saved import load, refuse_pickle
 
 NET = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
 FORMATS = ({}, {"_use_new_zipfile_serialization": False})
@@ -123,3 +123,44 @@ def test_a_module_of_a_script_is_to_be_saved_as_weights(tmp_path, monkeypatch):
         refuse_pickle(tmp_path / "own.pt")
 
     assert "state_dict()" in refused.value.hint
+
+
+def with_prefix(prefix):
+    return {f"{prefix}{name}": tensor for name, tensor in NET.state_dict().items()}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        NET.state_dict(),
+        *({key: NET.state_dict(), "epoch": 3} for key in ("state_dict", "model_state_dict", "model")),
+        with_prefix("module."),
+        {"model_state_dict": with_prefix("module._orig_mod.")},
+        with_prefix("_orig_mod.module."),
+    ],
+)
+def test_weights_are_found_in_each_usual_form_of_a_checkpoint(held, tmp_path):
+    torch.save(held, tmp_path / "weights.pth")
+    module = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+
+    load(module, tmp_path / "weights.pth", "net")
+
+    assert all(map(torch.equal, module.state_dict().values(), NET.state_dict().values()))
+
+
+def test_shared_weight_need_not_be_in_the_file_twice(tmp_path):
+    module = nn.Sequential(nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False))
+    module[1].weight = module[0].weight
+    torch.save({"0.weight": torch.ones(8, 8)}, tmp_path / "tied.pth")
+
+    load(module, tmp_path / "tied.pth", "net")
+
+    assert bool((module[1].weight == 1).all())
+
+
+def test_weights_of_another_model_are_refused_in_a_short_line(tmp_path):
+    torch.save({f"layer{number}": torch.ones(1) for number in range(999)}, tmp_path / "weights.pth")
+
+    with pytest.raises(BadRequest, match="holds no weights of net: Error") as refused:
+        load(NET, tmp_path / "weights.pth", "net")
+    assert len(refused.value.message) < 400

@@ -12,6 +12,7 @@ from zipfile import is_zipfile
 
 import torch
 from torch import nn
+from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
@@ -27,6 +28,9 @@ from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inp
 _EXPORTED: Final = ".pt2"
 _CHECKPOINTS: Final = "state_dict", "model_state_dict", "model"
 """Keys under which a checkpoint stores its state dict."""
+_PREFIXES: Final = "_orig_mod.", "module.", "_orig_mod."
+"""Prefixes of the keys of a compiled module, of one in DistributedDataParallel, and of one in both."""
+_LONGEST_REASON: Final = 200
 _SHOWN: Final = 3
 """Maximum number of keys of a state dict in a message."""
 
@@ -226,8 +230,8 @@ def _drawing_rule(value: object, example: object, batch: object) -> object:
         return example
     axis = next((axis for axis, length in enumerate(_lengths(value)) if length == batch), None)
     shape = tuple(length for place, length in enumerate(example.shape) if place != axis)
-    if example.is_floating_point():
-        return Drawn(shape, axis)
+    if example.is_floating_point() or example.is_complex():
+        return Drawn(shape, axis, example.dtype if example.is_complex() else None)
     most = int(example.max()) if example.numel() else 1
     return Drawn(shape, axis, example.dtype, below=max(2, most + 1))
 
@@ -246,8 +250,14 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     """
     try:
         held: Any = _read(file)
-        state = held.state_dict() if isinstance(held, nn.Module) else held.get("state_dict", held.get("model", held))
-        module.load_state_dict(state)
+        held = held if isinstance(held, nn.Module) else next((held[key] for key in _CHECKPOINTS if key in held), held)
+        state = held.state_dict() if isinstance(held, nn.Module) else dict(held)
+        for prefix in _PREFIXES:
+            consume_prefix_in_state_dict_if_present(state, prefix)
+        own = module.state_dict()
+        loaded = {tensor.data_ptr() for name, tensor in own.items() if name in state}
+        tied = {name: tensor for name, tensor in own.items() if tensor.data_ptr() in loaded}
+        module.load_state_dict(tied | state)
     except BadRequest:
         raise
     except UnpicklingError as error:
@@ -258,7 +268,9 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     except Exception as error:  # reading any other file can raise anything
         lines = f"{error}".strip().splitlines() or [type(error).__name__]
         reason = " ".join(line.strip() for line in lines[:2])
-        raise BadRequest(f"--weights: {file} holds no weights of {model}: {reason}") from None
+        raise BadRequest(
+            f"--weights: {file} holds no weights of {model}: {shorten_text(reason, _LONGEST_REASON)}"
+        ) from None
 
 
 def _read(file: Path) -> Mapping[str, Any]:
