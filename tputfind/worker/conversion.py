@@ -9,17 +9,18 @@ from tputfind.errors import BadRequest
 from tputfind.record.types import QUANTIZED
 from tputfind.worker.inputs import CHANNELS_LAST
 from tputfind.worker.models.source import import_package
-from tputfind.worker.structures import is_of_torch, is_plain
+from tputfind.worker.structures import is_plain
 
 REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that a conversion changes."""
 
 
 def convert_tensor(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a real floating-point tensor in a dtype; return other tensors, and subclasses, unchanged."""
+    """Return a real floating-point tensor in a dtype; others, and those of subclasses with a dispatch, unchanged."""
     if dtype is None or tensor.dtype not in REAL or tensor.is_quantized:
         return tensor
-    return tensor.to(dtype) if is_of_torch(tensor) else tensor
+    dispatches = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return tensor if dispatches else tensor.to(dtype)
 
 
 def memory_format_of(tensor: torch.Tensor, layout: str) -> torch.memory_format | None:

@@ -4,7 +4,8 @@ import asyncio
 import copy
 import dataclasses
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -27,7 +28,7 @@ def parts_of(value: object) -> dict[Any, Any] | None:
     """Return the parts of a container or dataclass by index, key or field; None if the value is neither."""
     if isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque)):
         return dict(enumerate(value))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = (field.name for field in dataclasses.fields(value))
@@ -71,16 +72,17 @@ def _copy_to_fill(value: Any) -> Any:
     """Return an empty list or dict, or a shallow copy of another value, for ``_set_parts``."""
     if isinstance(value, list):
         return []
-    return {} if type(value) is dict else copy.copy(value)
+    is_frozen = isinstance(value, Mapping) and not isinstance(value, MutableMapping)
+    return {} if type(value) is dict or is_frozen else copy.copy(value)
 
 
 def _set_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     if isinstance(value, list):
         value.extend(parts.values())
         return value
-    is_mapping = isinstance(value, Mapping)
+    has_items = isinstance(value, (Mapping, deque))
     for key, part in parts.items():
-        if is_mapping:
+        if has_items:
             value[key] = part
         else:
             object.__setattr__(value, key, part)  # a frozen dataclass, too
@@ -112,8 +114,9 @@ def contents_of(value: object) -> dict[Any, Any] | None:
 def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None) -> Any:
     """Return a copy of the containers, dataclasses and objects that hold tensors in a value; it shares the tensors.
 
-    An object that cannot be copied is returned itself. Objects with a method ``to`` are copied without what they hold.
-    ``copies`` holds the objects copied so far, so that objects that refer to each other also do so in the copy.
+    An object that cannot be copied is returned itself. Objects with a method ``to`` are copied with their own lists,
+    dicts and tuples only. ``copies`` holds the objects copied so far, so that objects that refer to each other also do
+    so in the copy.
     """
     copies = {} if copies is None else copies
     if isinstance(value, (torch.Tensor, *_NO_STRUCTURE)) or depth > _DEEPEST:
@@ -125,7 +128,12 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None) ->
         if contents is not None:
             return convert_parts(value, contents, lambda part: copy_containers(part, depth + 1, copies), copies)
         if moves(value):
-            return copy.copy(value)
+            made = copy.copy(value)
+            copies[id(value)] = value, made
+            for name, part in (attributes_of(value) or {}).items():
+                if type(part) in (list, dict, tuple):
+                    object.__setattr__(made, name, copy_containers(part, depth + 1, copies))
+            return made
     copies[id(value)] = value, value
     return value
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -82,6 +84,56 @@ def test_copy_of_a_list_and_dict_that_hold_each_other_does_so():
     assert copied is not held
     assert copied["x"] is held["x"]
     assert copied["pair"][0][0] is copied["pair"][1] is copied
+
+
+class Moves:
+    """Holds tensors in lists, and moves them itself."""
+
+    def __init__(self, keys: list[torch.Tensor]) -> None:
+        self.keys = keys
+
+    def to(self, device: torch.device) -> Moves:
+        return Moves([key.to(device) for key in self.keys])
+
+
+def test_list_of_an_object_that_moves_itself_is_copied_with_it():
+    held = Moves([torch.ones(1)])
+
+    copied = copy_containers(held)
+    assert has_same_parts(held, copied)
+    copied.keys.append(torch.ones(1))
+
+    assert len(held.keys) == 1
+    assert not has_same_parts(held, copied)
+
+
+class Labelled(torch.Tensor):
+    """A tensor of a class of its own, which computes as any other."""
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        deque([torch.ones(2)]),
+        MappingProxyType({"x": torch.ones(2)}),
+        torch.ones(2).as_subclass(Labelled),
+    ],
+    ids=["deque", "frozen mapping", "subclass"],
+)
+def test_tensors_in_any_container_and_of_any_class_get_the_dtype(held):
+    placed = TO_HALF.place(held)
+
+    assert [tensor.dtype for tensor in tensors_of(placed)] == [torch.float16]
+    assert [tensor.dtype for tensor in tensors_of(copy_containers(held))] == [torch.float32]
+
+
+def test_input_that_takes_gradients_does_so_in_another_dtype():
+    with torch.no_grad():
+        placed = TO_HALF.place(torch.ones(2, requires_grad=True))
+
+    assert placed.dtype == torch.float16
+    assert placed.requires_grad
+    assert placed.is_leaf
 
 
 @both
