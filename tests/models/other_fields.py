@@ -102,6 +102,23 @@ def forces():
     return Forces(), lambda batch: torch.randn(batch, 8, 3)
 
 
+class Potential(nn.Module):
+    """Returns the energy of positions, and the forces; the caller lets the positions take gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = nn.Linear(3, 1)
+
+    def forward(self, positions):
+        energy = self.energy(positions).tanh().sum((1, 2))
+        (gradient,) = torch.autograd.grad(energy.sum(), positions)
+        return energy, -gradient
+
+
+def potential():
+    return Potential(), lambda batch: torch.randn(batch, 8, 3, requires_grad=True)
+
+
 class NeedsGrad(nn.Module):
     """Relies on its caller to leave autograd enabled."""
 

@@ -70,6 +70,12 @@ def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, 
     assert [notice.seen for notice in record.notices if notice.kind == "grad_mode"] == seen
 
 
+def test_inputs_that_take_gradients_do_so_in_another_dtype(tmp_path, ask):
+    record = passed(ask, tmp_path, "potential", "--dtype", "bf16", "--batch-sizes", "2,4", *QUICK)
+
+    assert record.spec.grad_mode == "enabled"
+
+
 @pytest.mark.parametrize(
     ("factory", "by_word", "shape"),
     [

@@ -45,6 +45,25 @@ def exported(path, axes):
     torch.export.save(program, path)
 
 
+class Spectrum(nn.Module):
+    """Takes complex numbers."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.ifft(x * 2).abs()
+
+
+def test_exported_program_of_complex_inputs_is_measured(tmp_path, ask):
+    inputs = (torch.randn(4, 8, dtype=torch.complex64),)
+    torch.export.save(
+        torch.export.export(Spectrum().eval(), inputs, dynamic_shapes=({0: Dim.DYNAMIC},)), tmp_path / "spectrum.pt2"
+    )
+
+    ran = ask(tmp_path, tmp_path / "spectrum.pt2", "--device", "cpu", "--batch-sizes", 2, *QUICK)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().input_shape == "8"
+
+
 def scripted(path):
     torch.jit.save(torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval()), path)
 

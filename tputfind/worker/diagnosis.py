@@ -106,8 +106,10 @@ class _Attempt:
         """Return the exception of two steps at each of these batch sizes; None if there is none."""
         try:
             self._workload = self._workload or make_workload(self.spec, self._device.torch_device)
-            if self._trains and isinstance(self._workload, Workload):
-                self._workload.train()
+            if isinstance(self._workload, Workload):
+                self._workload.grad_mode = self.spec.grad_mode
+                if self._trains:
+                    self._workload.train()
             with gradients(self.spec):
                 for size in batch_sizes:
                     batch = self._workload.batch(size)

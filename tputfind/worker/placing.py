@@ -74,7 +74,9 @@ class Placement(NamedTuple):
         if placed is not None and id(value) in placed:
             return placed[id(value)][1]
         if isinstance(value, torch.Tensor):
-            return self.arrange(value).to(self.device_of(value))
+            placed_tensor = self.arrange(value).to(self.device_of(value))
+            is_leaf = value.requires_grad and value.is_leaf and placed_tensor is not value
+            return placed_tensor.detach().requires_grad_() if is_leaf else placed_tensor
         if moves(value):
             moved = value.to(self.device)
             moved = value if moved is None else moved  # some move in place

@@ -98,6 +98,7 @@ class Workload:
         self._device = device
         self._doing = doing
         self._making_s = 0.0
+        self.grad_mode = spec.grad_mode
         self._dtype = None if spec.dtype == "own" else getattr(torch, CONVERTED.get(spec.dtype, "float32"))
         seed_all(spec.seed)
         source = find_model(spec)
@@ -322,7 +323,7 @@ class Workload:
 
     def _inputs(self, batch_size: int, draw: int = 0) -> _Made:
         # Made outside of inference mode, as a caller makes them, so that writes into them can be detected and undone.
-        with torch.inference_mode(mode=False), torch.set_grad_enabled(self._spec.grad_mode == "enabled"):
+        with torch.inference_mode(mode=False), torch.set_grad_enabled(self.grad_mode == "enabled"):
             if callable(self._wanted):
                 self._doing(f"made the inputs of batch {batch_size} on the host")
                 inputs = self._repeat_samples(batch_size, draw) or self._make_in_full(batch_size, draw)
@@ -393,7 +394,7 @@ class Workload:
         empty = torch.empty(shape, dtype=dtype, device=self._device, memory_format=memory_format)
         if drawn.ones:
             return empty.fill_(1)
-        if not dtype.is_floating_point:
+        if not dtype.is_floating_point and not dtype.is_complex:
             return empty.random_(0, drawn.below)
         return empty.uniform_() if drawn.image else empty.normal_()
 
