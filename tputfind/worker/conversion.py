@@ -9,7 +9,7 @@ from tputfind.errors import BadRequest
 from tputfind.record.types import QUANTIZED
 from tputfind.worker.inputs import CHANNELS_LAST
 from tputfind.worker.models.source import import_package
-from tputfind.worker.structures import is_plain
+from tputfind.worker.structures import is_of_torch, is_plain
 
 REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """The dtypes that a conversion changes."""
@@ -34,8 +34,12 @@ def arrange_module(module: nn.Module, dtype: torch.dtype | None, layout: str) ->
     Only real floating-point parameters and buffers change their dtype: complex, fp8, integer and quantised ones and
     tensor subclasses keep it.
     """
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        return convert_tensor(tensor, dtype) if is_of_torch(tensor) else tensor
+
     if dtype is not None:
-        module._apply(lambda tensor: convert_tensor(tensor, dtype))  # type: ignore[no-untyped-call]  # noqa: SLF001
+        module._apply(convert)  # type: ignore[no-untyped-call]  # noqa: SLF001
     # Each tensor by its own rank: Module.to(memory_format=...) fails for a module with ranks 4 and 5.
     for tensor in (*module.parameters(), *module.buffers()):
         memory_format = memory_format_of(tensor, layout)
