@@ -2,6 +2,7 @@
 
 import inspect
 import io
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -361,6 +362,8 @@ def _rows(tensor: torch.Tensor, axis: int, samples: Sequence[int]) -> torch.Tens
     return few.requires_grad_(tensor.requires_grad) if few.is_leaf else few
 
 
+_COLUMNS: Final = 16
+"""Maximum length of an axis that may have a column of indices, as the coordinates of points have."""
 _PLAIN: Final = (int, float, str, bytes, type(None))
 
 
@@ -368,7 +371,7 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
     """Return the location of the samples in values made for these batch sizes; None if repeats would be wrong.
 
     Repeats are right only if each part is a plain value or a dense tensor whose shape differs between the sizes along
-    its axis of samples alone, and if no integer grows with the batch size, as an index into the batch does.
+    its axis of samples alone, and if none holds indices of samples, which grow with the batch size.
     """
     split = split_of(values, sizes)
     if not can_count_samples(split) or not all(map(_is_plain, values)):
@@ -379,9 +382,7 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
             axis = leaf if isinstance(leaf, int) else leaf.axis
             if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
                 return None
-        if _grows(list(map(_highest, parts)), sizes):
-            return None
-    return split
+    return None if indexes_samples([maxima_of(value, split) for value in values], sizes) else split
 
 
 def _is_plain(value: object, above: tuple[int, ...] = ()) -> bool:
@@ -394,17 +395,68 @@ def _is_plain(value: object, above: tuple[int, ...] = ()) -> bool:
     return id(value) not in above and all(_is_plain(part, (*above, id(value))) for part in parts.values())
 
 
-def _highest(value: Any) -> int:
-    """Return the highest integer in a value, or 0; integers of one byte are ignored as too small to count a batch."""
+def maxima_of(value: object, split: Split) -> dict[Hashable, float]:
+    """Return the highest number in each part of a value, and in each column of its tensors, by a key.
+
+    A column is one place along a short axis that is not the axis of the samples. The items of a list count as one part.
+    Parts that are not plain are left out, and numbers of one byte, which are too small to count a batch.
+    """
+    highest: dict[Hashable, float] = {}
+    for number, (part, leaf) in enumerate(leaves(value, split)):
+        items = part if leaf == "listed" and isinstance(part, (list, tuple)) else [part]
+        axis = leaf.axis if isinstance(leaf, Rows) else leaf
+        for place, found in (pair for item in items if _is_plain(item) for pair in _maxima(item, axis)):
+            key = number, *place
+            highest[key] = max(found, highest.get(key, found))
+    return highest
+
+
+def _maxima(value: Any, samples: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """Yield the highest number in each part and column of a plain value; the last item of its key is a column's axis.
+
+    It is ``"integers"`` for all of a tensor or plain integer, or ``"numbers"``.
+    """
     if isinstance(value, torch.Tensor):
-        is_whole = not (value.is_floating_point() or value.is_complex()) and value.element_size() > 1
-        return int(value.long().max()) if is_whole and value.numel() else 0
-    if isinstance(value, int):
-        return value
-    return max(map(_highest, (parts_of(value) or {}).values()), default=0)
+        if value.is_complex() or value.element_size() == 1 or not value.numel():
+            return
+        numbers = value if value.is_floating_point() else value.long()
+        yield (*path, "numbers" if value.is_floating_point() else "integers"), numbers.max().item()
+        for axis, length in enumerate(value.shape):
+            if axis != samples and length <= _COLUMNS and value.dim() > 1:
+                found = numbers.amax([other for other in range(value.dim()) if other != axis]).tolist()
+                yield from (((*path, column, axis), highest) for column, highest in enumerate(found))
+    elif isinstance(value, int):
+        yield (*path, "integers"), value
+    else:
+        for key, part in (parts_of(value) or {}).items():
+            yield from _maxima(part, None, (*path, key))
 
 
-def _grows(highest: Sequence[int], sizes: Sequence[int]) -> bool:
+def indexes_samples(maxima: Sequence[Mapping[Any, float]], sizes: Sequence[int]) -> bool:
+    """Return whether a part or column of values made for these batch sizes holds indices of samples.
+
+    Args:
+        maxima: the highest numbers in the values; see ``maxima_of``.
+        sizes: the batch sizes, one per value.
+    """
+    for key in set().union(*maxima):
+        highest = [each.get(key, 0) for each in maxima]
+        if _counts_samples(highest, sizes) or (key[-1] == "integers" and _grows(highest, sizes)):
+            return True
+    return False
+
+
+def _counts_samples(highest: Sequence[float], sizes: Sequence[int]) -> bool:
+    """Return whether the highest number belongs to the last sample in every batch, as in an index with k rows each.
+
+    It then lies between k (b - 1) and k b in a batch of b samples. Random numbers do not, not even in sparse columns.
+    """
+    pairs = [*zip(highest, sizes, strict=True)]
+    most = min(number / (size - 1) for number, size in pairs if size > 1)
+    return max(1, *(number / size for number, size in pairs)) <= most < math.inf
+
+
+def _grows(highest: Sequence[float], sizes: Sequence[int]) -> bool:
     """Return whether the highest number grows in proportion to the batch size.
 
     It does if the largest batch's highest number exceeds two thirds of the number scaled up from each smaller batch.

@@ -126,6 +126,22 @@ class Held:
         return Held(self.rows.to(device))
 
 
+def voxels(size: int) -> torch.Tensor:
+    """Return coordinates after the number of their sample, as sparse convolutions take them."""
+    places = torch.randint(0, 500, (20 * size, 4))
+    places[:, 0] = torch.arange(size).repeat_interleave(20)
+    return places
+
+
+def targets(size: int) -> torch.Tensor:
+    """Return boxes after the number of their image, all as floating-point numbers."""
+    return torch.cat([torch.arange(size).repeat_interleave(3)[:, None].float(), torch.rand(3 * size, 5)], 1)
+
+
+def padded_at_left(size: int) -> torch.Tensor:
+    return torch.randint(1, 50000, (size, 12)) * (torch.arange(12) >= 12 - torch.randint(1, 13, (size, 1)))
+
+
 def listed(size: int) -> list[Any]:
     return [{"image": torch.full((3,), float(number % 50)), "text": "words"} for number in range(size)]
 
@@ -145,6 +161,13 @@ REPEATABLE = {
     "a dict": lambda size: {"x": torch.randn(size, 2), "scale": 2.0, "table": torch.ones(3)},
     "a dataclass": lambda size: Sample(torch.randn(size, 2), [7] * size),
     "texts": lambda size: ["words"] * size,
+    "labels as floating-point numbers": lambda size: torch.randint(0, 1000, (size, 1)).float(),
+    "a mask of numbers": lambda size: torch.randint(0, 2, (size, 7)).float(),
+    "images of bytes as numbers": lambda size: torch.randint(0, 256, (size, 3, 4, 4)).float(),
+    "one hot": lambda size: torch.eye(10)[torch.randint(0, 10, (size,))],
+    "no numbers at all": lambda size: torch.full((size, 3), float("inf")),
+    "boxes": lambda size: 640 * torch.rand(size, 4),
+    "padded at left": padded_at_left,
 }
 NOT_REPEATABLE = {
     "pairs": lambda size: torch.ones(size, size),
@@ -166,6 +189,15 @@ NOT_REPEATABLE = {
     "what moves itself": lambda size: {"x": torch.randn(size, 2), "other": Moves()},
     "a dataclass that moves itself": lambda size: {"held": Held(torch.randn(size, 2))},
     "items that move themselves": lambda size: [Moves() for _ in range(size)],
+    "indices in a column": lambda size: (torch.randn(20 * size, 4), voxels(size)),
+    "indices in a column of the other axis": lambda size: voxels(size).t(),
+    "edges between nodes of two kinds": lambda size: torch.stack(
+        [torch.randint(0, 5, (9 * size,)) + 5 * torch.arange(size).repeat_interleave(9), 9**9 * torch.ones(9 * size)]
+    ),
+    "floating-point indices": lambda size: torch.arange(size).float(),
+    "floating-point indices in a column": lambda size: (torch.randn(size, 3, 8, 8), targets(size)),
+    "floating-point indices in a column of items": lambda size: [*targets(size).split(3)],
+    "floating-point batch size": lambda size: (torch.randn(size, 2), torch.tensor(float(size))),
 }
 
 
@@ -183,6 +215,13 @@ def test_inputs_that_repeats_would_falsify_cannot_be_repeated(name, sizes):
     torch.manual_seed(0)
 
     assert repeatable_split([NOT_REPEATABLE[name](size) for size in sizes], sizes) is None
+
+
+@pytest.mark.parametrize("name", REPEATABLE)
+def test_repetition_of_independent_samples_depends_on_no_draw(name):
+    for seed in range(30):
+        torch.manual_seed(seed)
+        assert repeatable_split([REPEATABLE[name](size) for size in PROBES], PROBES) is not None
 
 
 def test_a_data_set_that_ends_within_the_few_samples_cannot_be_repeated():
