@@ -371,10 +371,13 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
     """Return the location of the samples in values made for these batch sizes; None if repeats would be wrong.
 
     Repeats are right only if each part is a plain value or a dense tensor whose shape differs between the sizes along
-    its axis of samples alone, and if none holds indices of samples, which grow with the batch size.
+    its axis of samples alone, if some part holds samples, and if none holds indices of samples, which grow with the
+    batch size.
     """
     split = split_of(values, sizes)
     if not can_count_samples(split) or not all(map(_is_plain, values)):
+        return None
+    if all(leaf == "whole" for _, leaf in leaves(None, split)):  # as if padded to a multiple of more samples
         return None
     for pairs in zip(*(leaves(value, split) for value in values), strict=True):
         parts, (leaf, *_) = zip(*pairs, strict=True)

@@ -173,6 +173,7 @@ NOT_REPEATABLE = {
     "pairs": lambda size: torch.ones(size, size),
     "pairs of two": lambda size: torch.ones(2 * size, size),
     "padded to the longest": lambda size: torch.ones(size, 10 + size),
+    "padded to a multiple": lambda size: (torch.randn(-(-size // 128) * 128, 4), torch.arange(128) < size),
     "indices": torch.arange,
     "indices in a list": lambda size: [{"x": torch.randn(2), "id": torch.tensor([number])} for number in range(size)],
     "indices as plain numbers": lambda size: list(range(size)),
