@@ -77,7 +77,7 @@ def test_each_draw_repeats_other_samples():
     assert one == same != other
 
 
-@pytest.mark.parametrize("factory", ["pairs", "graphs", "objects"])
+@pytest.mark.parametrize("factory", ["pairs", "graphs", "crops", "objects"])
 def test_inputs_that_repeats_would_falsify_are_made_in_full_once(calls, factory):
     made = workload(factory)
 
@@ -136,6 +136,15 @@ def test_repeated_inputs_are_noticed_and_recorded(tmp_path, ask):
     assert notice.batch_sizes == (128, 200)
     assert notice.seen == "batches above 64 repeat 64 samples"
     assert "--fresh-inputs" in notice.advice
+
+
+def test_outputs_of_samples_that_inputs_index_are_not_checked(tmp_path, ask):
+    ran = ask(tmp_path, f"{REPEATED}:crops", "--batch-sizes", "8,256", *QUICK, "--device", "cpu")
+
+    assert ran.status == 0, ran.err
+    outputs = [row.output for row in ran.record().rows]
+    assert [output.result for output in outputs] == ["unchecked"] * 2
+    assert all("cannot be taken apart by sample" in output.remark for output in outputs)
 
 
 def test_training_repeats_targets_with_their_samples(tmp_path, ask):

@@ -49,7 +49,7 @@ class Batch:
     writes into its inputs, ``restore`` undoes that; it is None if there is nothing to undo, or no host memory for
     copies. ``seen`` records both. If it changes containers, as ``batch.pop("labels")`` does, every step gets new ones.
     ``compiled`` is the result of compiling the step, or None. ``outline`` is the outline of the inputs if the user's
-    callable made all samples, else None.
+    callable made all samples, else None. ``indexes_samples`` returns whether the inputs hold indices of samples.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Batch:
         self.restore: Callable[[], None] | None = None
         self.seen: tuple[Sight, ...] = ()
         self.outline: object = None
+        self.indexes_samples: Callable[[], bool] = lambda: False
         self._model = model
         self._inputs = inputs
         self._given = inputs
@@ -194,11 +195,14 @@ class Batch:
     def batch_of_samples(self, samples: Sequence[int]) -> Batch | None:
         """Return a batch of the samples of these indices; None if the inputs cannot be divided by sample.
 
-        It runs the model eagerly, whatever the mode of this batch.
+        They cannot if they hold indices of samples, which the small batch lacks. The model runs eagerly, whatever the
+        mode of this batch.
         """
         split = self._split()
         if self.restore is not None:
             self.restore()
+        if self.indexes_samples():
+            return None
         try:
             # Outside of inference mode, as the inputs were made: a model's own threads compute without that mode.
             with torch.inference_mode(mode=False), torch.no_grad():

@@ -1,9 +1,9 @@
 """A model on a device in a dtype and layout; it makes the batches for trials and windows."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final, NamedTuple, cast
@@ -28,8 +28,10 @@ from tputfind.worker.inputs import (
     divides,
     drawn_of,
     drawn_split,
+    indexes_samples,
     is_channels_last,
     is_same,
+    maxima_of,
     outline,
     repeatable_split,
     sample_shapes,
@@ -150,6 +152,8 @@ class Workload:
         step = self._step_of(self._module)
         batch = Batch(step, batch_size, made.call, lambda: self._split, lambda: self._inputs(batch_size, draw).call)
         batch.outline = made.outline
+        if made.outline is not None:
+            batch.indexes_samples = cache(lambda: self._indexes_samples(made.call, batch_size))
         arguments, named = made.call
         sights: dict[Sight, bool] = {
             "inputs_repeated": made.repeated,
@@ -317,6 +321,16 @@ class Workload:
         sizes, made = self._probes
         return split_of(made, sizes)
 
+    @cached_property
+    def _maxima(self) -> tuple[list[int], list[dict[Hashable, float]]]:
+        sizes, made = self._probes
+        return sizes, [maxima_of(call, self._split) for call in made]
+
+    def _indexes_samples(self, call: Call, batch_size: int) -> bool:
+        """Return whether inputs made for this batch size hold indices of samples, which a selection would falsify."""
+        sizes, maxima = self._maxima
+        return indexes_samples([*maxima, maxima_of(call, self._split)], [*sizes, batch_size])
+
     @property
     def _placement(self) -> Placement:
         return Placement(self._device, self._dtype, self._spec.layout, self._spec.host_lengths)
@@ -351,7 +365,7 @@ class Workload:
         if batch_size <= max(few, _PROBED * self._spec.smallest_batch):
             return None
         sizes, probes = self._probes
-        split, sizes, values = self._split, [*sizes, few], [*probes, self._make_call(few, draw)]
+        split, _, sizes, values = self._split, self._maxima, [*sizes, few], [*probes, self._make_call(few, draw)]
         del self._probes, self._smallest, probes  # the probes might take memory that the batch needs
         if not self._spec.fresh_inputs and repeatable_split(values, sizes) is not None:
             del values[:-1]
