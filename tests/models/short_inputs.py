@@ -42,16 +42,26 @@ def listed():
     return Stacks(), lambda batch_size: (list(images[:batch_size]),)
 
 
-def labels():
-    return Takes(looks=False), lambda batch_size: {"x": torch.randn(batch_size, 3, 8, 8), "labels": numbers(batch_size)}
+def labelled():
+    return Takes(looks=False), labelled_images
 
 
-def labels_that_the_model_fails_over():
-    return Takes(looks=True), lambda batch_size: {"x": torch.randn(batch_size, 3, 8, 8), "labels": numbers(batch_size)}
+def labelled_that_the_model_fails_over():
+    return Takes(looks=True), labelled_images
 
 
-def numbers(batch_size: int) -> torch.Tensor:
-    return torch.arange(HELD)[:batch_size] % 10
+def labelled_images(batch_size: int) -> dict[str, torch.Tensor]:
+    """Return images that end, each with a label."""
+    return {"x": images[:batch_size], "labels": torch.randint(0, 10, (batch_size,))}
+
+
+def candidates():
+    return Takes(looks=False), lambda size: (torch.randn(size, 3, 8, 8), torch.randn(min(size, HELD), 3, 8, 8))
+
+
+def boxes():
+    """Return images with one box each in small batches, and with one more in others."""
+    return Takes(looks=False), lambda size: (torch.randn(size, 3, 8, 8), torch.randn(size + (size > HELD), 4))
 
 
 def more_than_asked():

@@ -181,8 +181,8 @@ SHORT = f"{MODELS}/short_inputs.py"
         ("tensor", ["--max-batch", 8, "--phase", "train"], "4 samples at batch size 8"),
         ("tensor", ["--batch-sizes", "8"], "its inputs are the same at batch 8 and batch 16: 4x3x8x8"),
         ("listed", ["--max-batch", 8], "4 samples at batch size 8"),
-        ("labels", ["--max-batch", 8], "4 samples at batch size 8"),
-        ("labels_that_the_model_fails_over", ["--batch-sizes", "1,8"], "4 samples at batch size 8"),
+        ("labelled", ["--max-batch", 8], "4 samples at batch size 8"),
+        ("labelled_that_the_model_fails_over", ["--batch-sizes", "1,8"], "4 samples at batch size 8"),
         ("more_than_asked", ["--max-batch", 8, "--search", "linear"], "9 samples at batch size 8"),
     ],
 )
@@ -194,6 +194,15 @@ def test_wrong_number_of_samples_ends_the_run_without_a_row(tmp_path, ask, facto
     assert "must return as many samples as it is called with" in ran.err
     assert "Traceback" not in ran.err
     assert all(row.batch_size <= 4 for saved in ran.folder.glob("results/*.json") for row in load_record(saved).rows)
+
+
+@pytest.mark.parametrize("factory", ["candidates", "boxes"])
+def test_ragged_or_limited_part_besides_all_samples_ends_no_run(tmp_path, ask, factory):
+    ran = ask(tmp_path, f"{SHORT}:{factory}", "--batch-sizes", "1,8,128", *QUICK, "--device", "cpu")
+
+    assert ran.status == 0, ran.err
+    outputs = [row.output.result for row in ran.record().rows]
+    assert outputs == ["small", "unchecked", "unchecked"]
 
 
 @pytest.mark.parametrize("models", [["tensor"], ["tensor", "tensor"]], ids=["one", "a pipeline"])

@@ -18,6 +18,7 @@ from tputfind.worker.inputs import (
     Split,
     can_count_samples,
     divides,
+    has_samples,
     miscounts,
     select_samples,
     shape_of,
@@ -195,13 +196,13 @@ class Batch:
     def batch_of_samples(self, samples: Sequence[int]) -> Batch | None:
         """Return a batch of the samples of these indices; None if the inputs cannot be divided by sample.
 
-        They cannot if they hold indices of samples, which the small batch lacks. The model runs eagerly, whatever the
-        mode of this batch.
+        They cannot if a part has another number of samples, or indices of samples, which the small batch lacks. The
+        model runs eagerly, whatever the mode of this batch.
         """
         split = self._split()
         if self.restore is not None:
             self.restore()
-        if self.indexes_samples():
+        if self.indexes_samples() or any(True for _ in self.miscounts()):
             return None
         try:
             # Outside of inference mode, as the inputs were made: a model's own threads compute without that mode.
@@ -218,6 +219,9 @@ class Batch:
 
     def can_count_samples(self) -> bool:
         return can_count_samples(self._split())
+
+    def has_samples(self) -> bool:
+        return has_samples(self._inputs, self._split(), self.size)
 
     def miscounts(self) -> Iterator[int]:
         return miscounts(self._inputs, self._split(), self.size)

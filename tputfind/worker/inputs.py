@@ -214,6 +214,18 @@ def miscounts(value: object, split: Split, size: int) -> Iterator[int]:
 
     A part whose samples cannot be located is skipped. A missing part, or one that is no longer a tensor or list, has 0.
     """
+    return (count for count, _ in _counts(value, split, size) if count != size)
+
+
+def has_samples(value: object, split: Split, size: int) -> bool:
+    """Return whether the part with the most numbers per sample holds as many samples as the batch size."""
+    counts = [*_counts(value, split, size)]
+    most = max((numbers for _, numbers in counts), default=0)
+    return any(count == size for count, numbers in counts if numbers == most)
+
+
+def _counts(value: object, split: Split, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the number of samples in each part of a value, and the number of numbers in each of these samples."""
     for part, leaf in leaves(value, split):
         match leaf:
             case int(axis):
@@ -225,8 +237,7 @@ def miscounts(value: object, split: Split, size: int) -> Iterator[int]:
                 count = len(part) if isinstance(part, (list, tuple)) else 0
             case _:
                 continue
-        if count != size:
-            yield count
+        yield count, sum(tensor.numel() for tensor in tensors_of(part)) // max(count, 1)
 
 
 def _length(value: object, axis: int) -> int:

@@ -414,20 +414,24 @@ class Workload:
 
 
 def check_samples(spec: Spec, batch: Batch, make: Callable[[int], Call] | None) -> None:
-    """Verify the batch size in every part of a batch in which samples can be counted.
+    """Verify the batch size in a batch by the parts in which samples can be counted.
 
-    If they cannot be counted in some part, the batch must differ in size from one that ``make`` makes of half as many
-    samples; one from a data set that has ended would not. Call it after the timing.
+    The part with the most numbers per sample must hold the batch size. Another part may differ: the boxes of images may
+    be ragged, and the candidates of queries limited.
+
+    If the samples cannot be counted in some part, the batch must differ in size from one that ``make`` makes of half as
+    many samples; one from a data set that has ended would not. Call it after the timing.
 
     Raises:
         ModelFailed: the user's callable made another number of samples.
     """
     count = next(batch.miscounts(), None)
-    if count is not None:
+    if count is not None and not batch.has_samples():
         samples = f"{count} sample{'' if count == 1 else 's'}"
         raise ModelFailed(f"{spec.model}: its batch holds {samples} at batch size {batch.size}", AS_MANY)
     half = batch.size // 2 // spec.granularity * spec.granularity
-    if half < max(spec.smallest_batch, 2) or make is None or batch.can_count_samples():
+    is_small = half < max(spec.smallest_batch, 2)
+    if count is not None or is_small or make is None or batch.can_count_samples():
         return
     if outline(make(half)) == batch.outline:
         problem = f"its batch is of the same size at batch sizes {half} and {batch.size}"
