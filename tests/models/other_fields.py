@@ -275,6 +275,17 @@ def slotted_objects():
     return OfDataclasses(), lambda batch: Slotted(rows(batch))
 
 
+class Dithers(nn.Linear):
+    """Adds noise from the generators among its inputs."""
+
+    def forward(self, x, noise, more):
+        return super().forward(x + torch.rand(x.shape, generator=noise) * 1e-9 + more.uniform() * 1e-9)
+
+
+def generators():
+    return Dithers(WIDTH, 4), lambda batch: (rows(batch), torch.Generator(), np.random.default_rng(0))
+
+
 class Layer:
     """The keys of a layer, without a method that moves them."""
 

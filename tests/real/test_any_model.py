@@ -83,6 +83,7 @@ def test_inputs_that_take_gradients_do_so_in_another_dtype(tmp_path, ask):
         ("graph_objects", True, "Held"),
         ("bytes_and_times", True, "bytes+float"),
         ("caches", False, "16+Cache"),
+        ("generators", False, "16+Generator+Generator"),
         ("texts", True, "str"),
         ("arrays", True, "ndarray"),
         ("whole_numbers", True, "int"),

@@ -259,11 +259,18 @@ def _is_array(value: object) -> bool:
     return hasattr(value, "__array__") and hasattr(value, "shape")
 
 
-def outline(value: Any, depth: int = 0, known: dict[int, tuple[object, object]] | None = None) -> object:
+def outline(
+    value: Any,
+    depth: int = 0,
+    known: dict[int, tuple[object, object]] | None = None,
+    *,
+    name_opaque: Callable[[object], object] = id,
+) -> object:
     """Return the sizes in a value: shapes of tensors and arrays, lengths, integers and texts, also inside of objects.
 
     Two inputs with equal outlines have the same number of samples, whatever their numbers are. ``known`` holds objects
-    and their outlines, by id; a part that refers back to the value has the name of its type.
+    and their outlines, by id; a part that refers back to the value has the name of its type. ``name_opaque`` stands for
+    an object without length, parts or a hash of its content, such as a random generator.
     """
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):
@@ -277,12 +284,14 @@ def outline(value: Any, depth: int = 0, known: dict[int, tuple[object, object]] 
     parts = parts_of(value)
     parts = attributes_of(value) if parts is None else parts
     if parts is None:
-        identity = hash(value) if isinstance(value, Hashable) else id(value)
-        return (type(value).__name__, len(value) if isinstance(value, Sized) else identity)
+        own_hash = isinstance(value, Hashable) and type(value).__hash__ is not object.__hash__
+        identity = len(value) if isinstance(value, Sized) else hash(value) if own_hash else name_opaque(value)
+        return (type(value).__name__, identity)
     if id(value) not in known:
         name = type(value).__name__
         known[id(value)] = value, name
-        known[id(value)] = value, (name, [(str(key), outline(part, depth + 1, known)) for key, part in parts.items()])
+        inner = {key: outline(part, depth + 1, known, name_opaque=name_opaque) for key, part in parts.items()}
+        known[id(value)] = value, (name, [(str(key), part) for key, part in inner.items()])
     return known[id(value)][1]
 
 

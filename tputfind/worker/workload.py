@@ -289,7 +289,8 @@ class Workload:
         if self._making_s > _LONG_MAKING_S:
             return
         sizes, made = self._probes
-        outlines = [outline(made[-1]), *(outline(self._make_call(sizes[-1], draw)) for draw in range(1, _DRAWS))]
+        draws = chain(made[-1:], (self._make_call(sizes[-1], draw) for draw in range(1, _DRAWS)))
+        outlines = [outline(draw, name_opaque=type) for draw in draws]
         if any(other != outlines[0] for other in outlines):
             yield Notice(
                 kind="random_sizes",
