@@ -2,7 +2,6 @@
 
 import inspect
 import io
-import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -472,11 +471,14 @@ def indexes_samples(maxima: Sequence[Mapping[Any, float]], sizes: Sequence[int])
 def _counts_samples(highest: Sequence[float], sizes: Sequence[int]) -> bool:
     """Return whether the highest number belongs to the last sample in every batch, as in an index with k rows each.
 
-    It then lies between k (b - 1) and k b in a batch of b samples. Random numbers do not, not even in sparse columns.
+    It is then whole, and between k (b - 1) and k b in a batch of b samples. Random numbers are not, not even in sparse
+    columns.
     """
+    if not all(float(number).is_integer() for number in highest):
+        return False
     pairs = [*zip(highest, sizes, strict=True)]
     most = min(number / (size - 1) for number, size in pairs if size > 1)
-    return max(1, *(number / size for number, size in pairs)) <= most < math.inf
+    return max(1, *(number / size for number, size in pairs)) <= most
 
 
 def _grows(highest: Sequence[float], sizes: Sequence[int]) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.worker import placing
-from tputfind.worker.inputs import Rows, copies, repeatable_split
+from tputfind.worker.inputs import Rows, copies, indexes_samples, maxima_of, repeatable_split
 from tputfind.worker.placing import Placement, check_host_memory
 
 CPU = torch.device("cpu")
@@ -223,6 +223,14 @@ def test_repetition_of_independent_samples_depends_on_no_draw(name):
     for seed in range(30):
         torch.manual_seed(seed)
         assert repeatable_split([REPEATABLE[name](size) for size in PROBES], PROBES) is not None
+
+
+@pytest.mark.parametrize("size", [8, 64])
+def test_random_numbers_in_a_batch_are_no_indices_of_samples(size):
+    for seed in range(100):
+        torch.manual_seed(seed)
+        sizes = (1, 2, 3, size)
+        assert not indexes_samples([maxima_of(5 * torch.randn(batch, 16), 0) for batch in sizes], sizes)
 
 
 def test_a_data_set_that_ends_within_the_few_samples_cannot_be_repeated():
