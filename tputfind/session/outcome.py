@@ -5,10 +5,12 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
+from tputfind.analysis.answers import needed_bytes
 from tputfind.errors import BadRequest, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime, TputfindError
 from tputfind.processes.failures import for_want_of_memory
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
+from tputfind.search.forecast import going_on
 from tputfind.session.inspect import now
 
 HOST_MAX_LATENCY_MS: Final = 1000.0
@@ -18,6 +20,7 @@ _LEAST_SIZES: Final = 3
 _NEAR_LINE: Final = 1e-3
 _LEAST_RETURNED: Final = 0.75
 """Minimum fraction of the expected number of values in an output."""
+_NEARLY_FULL: Final = 0.9
 LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "out_of_memory": "memory",
     "index_limit": "index",
@@ -70,7 +73,8 @@ def judge_output(record: Record, trial: Trial) -> Trial:
     """Return a trial as failed if its output is smaller than those of the batches below let expect.
 
     A model that catches every error may return less, or nothing, when memory runs out. The number of values must have
-    grown in proportion over three batch sizes or more.
+    grown in proportion over three batch sizes or more. An output that is not empty is smaller for other reasons if the
+    peaks of those batches let expect enough memory.
     """
     passed = {one.batch_size: one.returned for one in record.trials if one.failure is None}
     below = sorted((size, count) for size, count in passed.items() if size < trial.batch_size and count is not None)
@@ -81,8 +85,20 @@ def judge_output(record: Record, trial: Trial) -> Trial:
     in_line = all(abs(few + each * (size - least) - count) <= _NEAR_LINE * count for size, count in between)
     if not in_line or trial.returned >= _LEAST_RETURNED * (many + each * (trial.batch_size - most)):
         return trial
+    if trial.returned and _leaves_memory(record, trial):
+        return trial
     found = f"batch {trial.batch_size} returned {trial.returned} values, and batch {most} {many}"
     return msgspec.structs.replace(trial, failure=Failure(kind="wrong_output", message=found))
+
+
+def _leaves_memory(record: Record, trial: Trial) -> bool:
+    """Return whether a batch leaves a tenth of the memory free, by the peaks of smaller ones; False if unknown."""
+    can, total_bytes = record.environment.can, record.environment.memory_total_bytes
+    below = (one for one in record.trials if one.failure is None and one.batch_size < trial.batch_size)
+    needed = {one.batch_size: needed_bytes(can, one.peak_allocated_bytes, one.peak_reserved_bytes) for one in below}
+    expected_bytes = going_on({size: count for size, count in needed.items() if count is not None})
+    limit_bytes = trial.memory_limit_bytes or (total_bytes or 0) - (trial.memory_of_others_bytes or 0)
+    return expected_bytes is not None and expected_bytes(trial.batch_size) < _NEARLY_FULL * limit_bytes
 
 
 def max_latency_ms(record: Record) -> float | None:

@@ -138,6 +138,7 @@ def test_batch_above_the_smallest_must_meet_the_maximum_latency(batch_size, step
 
 
 MILLION = 2**20
+GIB = 2**30
 
 
 @pytest.mark.parametrize(
@@ -204,6 +205,28 @@ def test_output_is_wrong_if_it_is_far_smaller_than_smaller_batches_let_expect(be
 
     message = f"batch 64 returned {returned} values, and batch 16 {below[16]}"
     assert judged == (replace(tried, failure=Failure(kind="wrong_output", message=message)) if fails else tried)
+
+
+@pytest.mark.parametrize(
+    ("returned", "limit_bytes", "peaks", "fails"),
+    [
+        (32, 720 * GIB, True, False),
+        (32, 710 * GIB, True, True),  # 640 GiB would fill nine tenths of it
+        (32, 720 * GIB, False, True),
+        (0, 720 * GIB, True, True),
+    ],
+)
+def test_smaller_output_is_wrong_only_if_empty_or_memory_was_nearly_full(returned, limit_bytes, peaks, fails):
+    peak_bytes = {size: size * 10 * GIB if peaks else None for size in (1, 4, 16)}
+    trials = tuple(
+        Trial(batch_size=size, returned=size, peak_reserved_bytes=count, peak_allocated_bytes=count)
+        for size, count in peak_bytes.items()
+    )
+    tried = Trial(batch_size=64, returned=returned, memory_limit_bytes=limit_bytes)
+
+    judged = judge_output(replace(example(), trials=trials), tried)
+
+    assert (judged.failure is not None) == fails
 
 
 def test_output_of_a_failed_trial_is_not_judged():
