@@ -80,16 +80,23 @@ def test_rounding_within_the_dtype_is_right_with_its_difference(share, dtype):
         assert found.difference == pytest.approx(share, rel=0.1, abs=1e-6)
 
 
-def test_outputs_of_another_number_of_samples_are_wrong():
-    found = checked(lambda x: x[:8])
-
-    assert found == Failure(
-        kind="wrong_output",
-        message="batch 16 returned outputs of another number of samples, where small batches return all: 8x4",
-    )
+LACKS = "it returned another number of outputs than samples: 12 for 16"
 
 
-@pytest.mark.parametrize("lacks", [lambda _: None, lambda x: x.sum()])
+@pytest.mark.parametrize(("least", "short", "lacks"), [(8, False, True), (8, True, False), (7, True, True)])
+def test_output_with_fewer_samples_is_wrong_if_only_lack_of_memory_explains_it(least, short, lacks):
+    batch = batch_of(lambda x: x[: len(x) * 3 // 4] if len(x) > least else x, 16)
+
+    assert check_output(batch, "fp32", 2, short=short) == (unchecked(LACKS) if lacks else LOST)
+
+
+LOST = Failure(
+    kind="wrong_output",
+    message="batch 16 returned outputs of another number of samples, where small batches return all: 12x4",
+)
+
+
+@pytest.mark.parametrize("lacks", [lambda _: None, lambda x: x.sum(), lambda x: [x.sum(0)] * 2, lambda x: [x[:0]] * 2])
 def test_no_output_as_long_as_batch_is_wrong_if_small_batches_have_one(lacks):
     found = checked(lambda x: lacks(x) if len(x) > 8 else [x, x * 2])
 

@@ -234,6 +234,16 @@ def test_batch_that_returns_nothing_is_a_limit(tmp_path, ask):
     assert {trial.returned for trial in record.trials if trial.failure is not None} == {0}
 
 
+def test_fewer_outputs_than_samples_with_free_memory_are_no_limit(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:looks_up_once", "--max-batch", 32, *QUICK)
+
+    assert ran.status == 0, ran.err
+    record = ran.record()
+    assert (record.edge.largest_batch, {row.failure for row in record.rows}) == (32, {None})
+    (notice,) = [notice for notice in record.notices if "10 for 16" in notice.cause]
+    assert notice.batch_sizes == (16,)
+
+
 def test_outputs_that_differ_from_call_to_call_are_not_wrong(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/at_the_edge.py:sums_at_times", "--batch-sizes", "16,17,18", *QUICK)
 

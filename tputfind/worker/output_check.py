@@ -48,8 +48,8 @@ def check_output(
         dtype: the spec's dtype, which sets the tolerance for rounding.
         small_size: size of the smaller reference, at least 2. A batch of at most twice this size is small itself.
         output: the last output of the batch; None to run it once more.
-        short: whether memory was nearly used up, for which the model may have left out samples. Otherwise an output
-            that lacks samples is wrong only if another run of the batch lacks them too.
+        short: whether memory was nearly used up, for which the model may have left out samples. An output with another
+            number of samples is wrong only then, and if half of the batch returns all samples.
     """
     last = batch.size - 1
     if batch.size <= 2 * small_size and batch.eager is not None:
@@ -74,6 +74,9 @@ def check_output(
         again = whole if short else [_looked_at(tensor, batch.size) for tensor in _tensors(batch())]
         if not _lacks_samples(again, small, axes):
             return _unchecked_output(_COMPANY)
+        counted = _count_outputs(whole, small, axes)
+        if counted and not (short and _returns_all(batch, batch.size // 2, small, axes)):
+            return _unchecked_output(f"it returned another number of outputs than samples: {counted} for {batch.size}")
         shown = ", ".join("x".join(map(str, look.shape)) for look in whole) or "none"
         what = f"batch {batch.size} returned outputs of another number of samples, where small batches return all"
         return Failure(kind="wrong_output", message=f"{what}: {shown}")
@@ -98,6 +101,24 @@ def _lacks_samples(whole: Sequence[_Look], small: Sequence[_Look], axes: dict[in
     if len(whole) == len(small):
         return any(axis not in whole[number].samples for number, axis in axes.items())
     return len(whole) < len(small) and not any(look.samples for look in whole)
+
+
+def _returns_all(batch: Batch, size: int, small: Sequence[_Look], axes: dict[int, int]) -> bool:
+    """Return whether a batch of the first samples returns all of them."""
+    first = batch.batch_of_samples(range(size))
+    assert first is not None  # the same inputs were divided before
+    return not _lacks_samples([_looked_at(output, size) for output in _tensors(first())], small, axes)
+
+
+def _count_outputs(whole: Sequence[_Look], small: Sequence[_Look], axes: dict[int, int]) -> int:
+    """Return the length of the first output that is not as long as the batch; 0 if its shape also differs otherwise."""
+    if len(whole) < len(small):
+        return 0
+    number, axis = next((number, axis) for number, axis in axes.items() if axis not in whole[number].samples)
+    lengths = [*whole[number].shape]
+    expected = [*small[number].shape]
+    expected[axis : axis + 1] = lengths[axis : axis + 1]
+    return lengths[axis] if lengths == expected else 0
 
 
 def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck | Failure:
