@@ -227,6 +227,26 @@ def test_output_dependent_on_few_samples_is_not_wrong():
         assert not isinstance(checked(scales, size), Failure)
 
 
+def drops(x):
+    """Return zeros for positive samples beyond a third of the batch, or beyond four."""
+    place = (x[:, :1] > 0).cumsum(0)
+    return x * ((x[:, :1] < 0) | (place <= max(4, len(x) // 3)))
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_output_dependent_on_company_in_large_batches_alone_is_not_wrong(size):
+    values = [[-1.0 if number == 1 else 1.0, *torch.rand(3).tolist()] for number in range(size)]
+
+    assert checked(drops, size, values=values) == unchecked(COMPANY)
+
+
+def test_wrong_output_of_a_mode_is_wrong_though_eager_runs_are_right():
+    batch = batch_of(lambda x: x * 2, 16)
+    batch._prepared = lambda: changes(15, 1.0)(*batch._inputs[0])
+
+    assert check_output(batch, "fp32", 2).kind == "wrong_output"
+
+
 def eager_and_other(eager, other, size=2):
     """Check a small batch that runs ``other``, with ``eager`` as its reference."""
     batch = batch_of(eager, size)
