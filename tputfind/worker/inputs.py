@@ -9,7 +9,15 @@ from typing import Any, Final, Literal, cast
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tputfind.worker.structures import attributes_of, is_plain, moves, parts_of, replace_parts, tensors_of
+from tputfind.worker.structures import (
+    attributes_of,
+    clone_tensors,
+    is_plain,
+    moves,
+    parts_of,
+    replace_parts,
+    tensors_of,
+)
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared."""
@@ -306,7 +314,7 @@ def is_same(one: object, other: object) -> bool:
 
 def _bytes_of(value: object) -> bytes:
     file = io.BytesIO()
-    torch.save(value, file)
+    torch.save(clone_tensors(value), file)  # a view would be saved with its whole storage
     return file.getvalue()
 
 

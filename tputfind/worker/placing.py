@@ -20,6 +20,7 @@ from tputfind.worker.models.source import Source
 from tputfind.worker.settings import seed_all
 from tputfind.worker.structures import (
     Copies,
+    clone_tensors,
     contents_of,
     convert_parts,
     is_plain,
@@ -103,7 +104,7 @@ class Placement(NamedTuple):
             case "listed":
                 items = [self.place(item) for item in value]
                 for start, _, count in copies(few, many):
-                    items += [_clone(item) for item in items[start : start + count]]
+                    items += [clone_tensors(item) for item in items[start : start + count]]
                 return replace_parts(value, dict(enumerate(items)))
             case dict():
                 parts = parts_of(value) or {}
@@ -163,12 +164,6 @@ def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequenc
     if needed > left:
         has = f"of the host's memory, which has {format_bytes(left)} left"
         raise MemoryError(f"the inputs of batch {batch_size} take {format_bytes(needed)} {has}")
-
-
-def _clone(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone().requires_grad_(value.requires_grad)
-    return map_parts(_clone, value)
 
 
 def build(

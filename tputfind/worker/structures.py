@@ -95,6 +95,13 @@ def map_parts(function: Callable[[Any], object], value: Any) -> Any:
     return value if parts is None else replace_parts(value, {key: function(part) for key, part in parts.items()})
 
 
+def clone_tensors(value: Any) -> Any:
+    """Return a copy of containers and dataclasses that holds clones of their tensors."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    return map_parts(clone_tensors, value)
+
+
 def moves(value: object) -> bool:
     """Return whether a value has a method ``to``: it is a tensor, or an object that moves its tensors itself."""
     return callable(getattr(value, "to", None))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tputfind.worker.inputs import outline, repeatable_split, split_of
+from tputfind.worker.inputs import is_same, outline, repeatable_split, split_of
 from tputfind.worker.placing import Placement
 from tputfind.worker.structures import copy_containers, has_same_parts, is_lazy, tensors_of
 
@@ -164,3 +164,10 @@ def test_listed_trees_are_not_repeated():
 
     assert repeatable_split([[tree(DataNode) for _ in range(size)] for size in sizes], sizes) is None
     assert len(tensors_of(tree(DataNode))) == 121
+
+
+def test_views_are_the_same_whatever_else_their_storages_hold():
+    views = [{"x": torch.arange(size)[:2]} for size in (3, 4)]
+
+    assert is_same(*views)
+    assert not is_same(views[0], {"x": torch.arange(3)[1:]})
