@@ -563,6 +563,27 @@ def remembers():
     return Remembers(), lambda batch: torch.randn(batch, 512)
 
 
+def remembers_a_slice():
+    data = torch.randn(256, 512, generator=torch.Generator().manual_seed(0))
+    return Remembers(), lambda batch: data[:batch]
+
+
+class RemembersTexts(Remembers):
+    """Computes each different text once."""
+
+    def forward(self, texts):
+        return torch.cat([super(RemembersTexts, self).forward(torch.full((1, 512), float(text))) for text in texts])
+
+
+def remembers_texts():
+    return RemembersTexts(), lambda batch: ([str(number) for number in range(batch)],)
+
+
+def forgets_a_slice():
+    model, inputs = remembers_a_slice()
+    return model.net, inputs
+
+
 def forgets():
     return Remembers().net, lambda batch: torch.randn(batch, 512)
 

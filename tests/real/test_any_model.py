@@ -189,12 +189,14 @@ def test_samples_are_not_repeated_if_the_model_fails_then(tmp_path, ask, *, fact
     assert "inputs_repeated" not in kinds(record)
 
 
-def test_caching_model_is_named_and_non_caching_one_is_not(tmp_path, ask):
-    remembers = passed(ask, tmp_path / "lazy", "remembers", "--batch-sizes", "8,16", *QUICK)
-    forgets = passed(ask, tmp_path / "eager", "forgets", "--batch-sizes", "8,16", *QUICK)
+@pytest.mark.parametrize("model", ["remembers", "remembers_a_slice", "remembers_texts"])
+def test_caching_model_is_named(tmp_path, ask, model):
+    assert "cached" in kinds(passed(ask, tmp_path, model, "--batch-sizes", "8,16", *QUICK))
 
-    assert "cached" in kinds(remembers)
-    assert "cached" not in kinds(forgets)
+
+@pytest.mark.parametrize("model", ["forgets", "forgets_a_slice"])
+def test_non_caching_model_is_not_named(tmp_path, ask, model):
+    assert "cached" not in kinds(passed(ask, tmp_path, model, "--batch-sizes", "8,16", *QUICK))
 
 
 def test_model_that_keeps_more_with_each_step_is_named(tmp_path, ask):

@@ -423,10 +423,10 @@ def _remembers_inputs(asked: messages.TimeBatches, device: Device, loaded: _Load
     spec = asked.spec
     if asked.number or spec.phase != "infer" or spec.transfer != "none" or ranks.process_count() > 1:
         return False
-    if not mode_class(spec.mode).as_it_is:
+    if not mode_class(spec.mode).as_it_is or not isinstance(loaded.workload, Workload):
         return False
     try:
-        return remembers_inputs(device, loaded.batch, partial(loaded.workload.batch, loaded.batch.size), step_ms)
+        return remembers_inputs(device, loaded.batch, partial(loaded.workload.new_batch, loaded.batch.size), step_ms)
     except Exception:  # out of memory for more inputs, or the model rejects them: no finding then
         return False
 

@@ -368,8 +368,6 @@ def _bad_places(output: torch.Tensor, axis: int) -> Iterator[int]:
 
 
 _DRAWS: Final = 3
-_FIRST_DRAW: Final = 1000
-"""Lower draws are for the processes of a row."""
 _MOST_MAKING_S: Final = 0.5
 """Seconds; inputs that take longer to make are not drawn again, since smaller batches show the same."""
 _FASTER: Final = 2.0
@@ -383,18 +381,18 @@ def remembers_inputs(device: Device, timed: Batch, make_batch: Callable[[int], B
     Args:
         device: idle when this is called.
         timed: a batch that has run many steps.
-        make_batch: makes a batch of new inputs from the number of a draw.
+        make_batch: makes a batch of new inputs from the number of a draw, from 1.
         seen_ms: minimum step time of the timed batch. The test ends if a new input takes at most twice as long.
     """
     begin_s = perf_counter()
-    first = make_batch(_FIRST_DRAW).again()  # its steps restore no inputs, which would take time
+    first = make_batch(1).again()  # its steps restore no inputs, which would take time
     if first.shapes != timed.shapes or perf_counter() - begin_s > _MOST_MAKING_S:
         return False
     if _step_ms(device, first) <= _FASTER * seen_ms:
         return False
     del first
     # The host may be disturbed in three draws in a row, but hardly in six.
-    rounds = (range(draw, draw + _DRAWS) for draw in (_FIRST_DRAW + 1, _FIRST_DRAW + 1 + _DRAWS))
+    rounds = (range(draw, draw + _DRAWS) for draw in (2, 2 + _DRAWS))
     return all(_is_slower_for_new(device, timed, make_batch, draws) for draws in rounds)
 
 

@@ -35,6 +35,7 @@ from tputfind.worker.inputs import (
     outline,
     repeatable_split,
     sample_shapes,
+    select_samples,
     shape_of,
     shape_text,
     shows_samples,
@@ -57,6 +58,8 @@ from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, tensor
 
 _NEXT_DRAW: Final = 1_000_003
 """Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
+_FIRST_NEW_DRAW: Final = 1000
+"""Lower draws are for the processes of a row."""
 _DRAWS: Final = 3
 _LONG_MAKING_S: Final = 1.0
 """Seconds; inputs that take longer to make are made only as often as necessary."""
@@ -165,6 +168,23 @@ class Workload:
         if self._training is not None:
             self._training.settle(batch)
         return batch
+
+    def new_batch(self, batch_size: int, number: int) -> Batch:
+        """Return a batch of samples that no batch before has; ``number`` counts from 1.
+
+        If the user's callable makes the same inputs in each draw, as the slice of a data set does, the samples are the
+        last ones of a larger batch.
+
+        Raises:
+            Indivisible: these samples cannot be taken out of it.
+        """
+        draw, size = _FIRST_NEW_DRAW + number, self._spec.smallest_batch
+        if not callable(self._wanted) or not is_same(self._make_call(size), self._make_call(size, draw)):
+            return self.batch(batch_size, draw)
+        samples = range(number * batch_size, (1 + number) * batch_size)
+        with torch.inference_mode(mode=False), torch.no_grad():
+            call = select_samples(self._make_call(samples.stop, draw), self._split, samples)
+            return Batch(self._step_of(self._module), batch_size, self._placement.place(call), lambda: self._split)
 
     @property
     def trains_by_stand_in(self) -> bool:
