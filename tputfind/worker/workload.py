@@ -172,14 +172,19 @@ class Workload:
     def new_batch(self, batch_size: int, number: int) -> Batch:
         """Return a batch of samples that no batch before has; ``number`` counts from 1.
 
-        If the user's callable makes the same inputs in each draw, as the slice of a data set does, the samples are the
-        last ones of a larger batch.
+        If the user's callable makes the same inputs in each draw, as the slice of a data set does, the samples of a
+        small batch are the last ones of a larger batch.
 
         Raises:
             Indivisible: these samples cannot be taken out of it.
         """
         draw, size = _FIRST_NEW_DRAW + number, self._spec.smallest_batch
-        if not callable(self._wanted) or not is_same(self._make_call(size), self._make_call(size, draw)):
+        is_small = batch_size <= self._spec.few_samples  # several times a large one might take the host's memory
+        if (
+            not callable(self._wanted)
+            or not is_small
+            or not is_same(self._make_call(size), self._make_call(size, draw))
+        ):
             return self.batch(batch_size, draw)
         samples = range(number * batch_size, (1 + number) * batch_size)
         with torch.inference_mode(mode=False), torch.no_grad():
