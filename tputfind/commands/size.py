@@ -78,7 +78,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     for plans in found.models:
         if not any(plan.holds for plan in plans):
             many = "none of the records' devices meets" if len(plans) > 1 else "the devices do not meet"
-            many = "it is undecided whether the devices meet" if any(plan.is_undecided for plan in plans) else many
+            many = "it is undecided whether the devices meet" if any(plan.may_yet_hold for plan in plans) else many
             which = f"{plans[0].model}: " if len(found.models) > 1 else ""
             missed = NoPlan(f"{which}{many} the target", "more --devices, a longer --slo or a lower --rate")
             say(missed, show_traceback=show_traceback)

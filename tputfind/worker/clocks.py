@@ -118,12 +118,12 @@ class _Timed:
         if (graph, condition) not in self._warm:
             work = _work_of(self._replay if graph else self._batch, self._batch)
             if condition != "warm":
-                step = _chain(self._feed(pinned=condition == "pinned"), work.step)
+                step = _chain(self._feeder(pinned=condition == "pinned"), work.step)
                 work = Work(step, step)
             self._warm[graph, condition] = work, warmed_s(self._device, work, self._spec, self._announce)
         return self._warm[graph, condition]
 
-    def _feed(self, *, pinned: bool) -> Callable[[], None]:
+    def _feeder(self, *, pinned: bool) -> Callable[[], None]:
         if not self._batch.shapes:
             raise CannotRunSo("a step without tensors as inputs copies nothing")
         try:

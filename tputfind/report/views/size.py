@@ -182,7 +182,7 @@ def line_of(plan: Plan) -> dict[str, object]:
         "model": plan.model,
         "recipe": plan.recipe,
         "device_name": plan.device_name,
-        "status": "ok" if plan.holds else "undecided" if plan.is_undecided else "misses the target",
+        "status": "ok" if plan.holds else "undecided" if plan.may_yet_hold else "misses the target",
         "rate_per_s": outcome.rate_per_s,
         "slo_ms": demand.slo_ms,
         "percentile": demand.percentile,

@@ -104,7 +104,7 @@ class Plan(Result, msgspec.Struct, frozen=True, kw_only=True):
         return min(self.serving, self.outcome, key=lambda one: _WORST_FIRST.index(one.verdict))
 
     @property
-    def is_undecided(self) -> bool:
+    def may_yet_hold(self) -> bool:
         """Whether chance leaves open if the target is met."""
         return self.worst.verdict == "undecided" and self.serving.utilization <= self.demand.highest_utilization
 
