@@ -52,6 +52,9 @@ class Step:
                 be trained every few steps only.
             samples: samples per step and unit of batch size, as with gradient accumulation, or a function that returns
                 the samples of a step for a batch size.
+
+        Raises:
+            BadRequest: a part has the wrong type.
         """
         self.run = _function("run", run, "of a batch", "lambda batch: run(*batch) if a batch is a tuple of them")
         self.make_batch = _function("make_batch", make_batch, "of the batch size", "it returns the batch of that size")

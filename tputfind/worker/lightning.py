@@ -24,7 +24,12 @@ class LightningTraining(Training):
     has_own_optimizers = True
 
     def __init__(self, step: TrainingStep, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Make the module's optimizers, and run its hooks for the start of training."""
+        """Make the module's optimizers, and run its hooks for the start of training.
+
+        Raises:
+            BadRequest: an option sets what the module decides itself; or the module has no optimizer, or several with
+                automatic optimization.
+        """
         self._spec, self._step, self._module = spec, step, step.inner
         self._automatic = bool(self._module.automatic_optimization)
         self._check_options()

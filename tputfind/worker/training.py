@@ -41,7 +41,12 @@ class Training:
     has_own_optimizers: ClassVar = False
 
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job."""
+        """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job.
+
+        Raises:
+            BadRequest: the module has no weights to train, does not offer the requested checkpointing, or does not suit
+                the optimizer.
+        """
         if not module.training:  # it is still training if it refused eval(): it may refuse train() too
             module.train()
         if spec.grad_checkpoint:
