@@ -55,12 +55,12 @@ def fake_trace(spec: Spec, batches: int) -> FakeTrace:
     """
     workload = _FakeWorkload(spec, torch.device("cpu"))
     recorder = _Recorder()
-    batch_size = batches * spec.granularity
     try:
         granularity, _ = find_granularity(spec, workload)
         if granularity is not None:
-            spec, batch_size = replace(spec, granularity=granularity), batches * granularity
+            spec = replace(spec, granularity=granularity)
             workload = _FakeWorkload(spec, torch.device("cpu"))
+        batch_size = batches * spec.granularity
         with _imitate_gpu(recorder), _autograd(spec), FakeTensorMode(allow_non_fake_inputs=True), recorder:
             workload.move()
             fixed = recorder.allocated
@@ -75,7 +75,7 @@ def fake_trace(spec: Spec, batches: int) -> FakeTrace:
     except TputfindError:
         raise
     except (Exception, SystemExit) as error:  # also raised by code that does not support fake tensors
-        reason = exception_failure(error, Circumstances(batch_size)).message
+        reason = exception_failure(error, Circumstances(batches * spec.granularity)).message
         message = f"{spec.model} does not run on fake tensors: {reason}"
         raise BadRequest(message, "leave --on-fake out, on a machine with a GPU") from None
     outside_bytes = OUTSIDE_TRAINING_BYTES if spec.phase == "train" else OUTSIDE_BYTES

@@ -297,8 +297,8 @@ def outline(
     if id(value) not in known:
         name = type(value).__name__
         known[id(value)] = value, name
-        inner = {key: outline(part, depth + 1, known, name_opaque=name_opaque) for key, part in parts.items()}
-        known[id(value)] = value, (name, [(str(key), part) for key, part in inner.items()])
+        inner = [(str(key), outline(part, depth + 1, known, name_opaque=name_opaque)) for key, part in parts.items()]
+        known[id(value)] = value, (name, inner)
     return known[id(value)][1]
 
 
