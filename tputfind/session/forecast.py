@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from tputfind import options as values
-from tputfind.declaration import add_options_of
+from tputfind.declaration import add_options_of, options_by_field
 from tputfind.errors import BadRequest, ModelFailed
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed
@@ -157,7 +157,8 @@ def forecast_with(
             "forecast bf16 without a GPU, or leave --on-fake out on a machine with one",
         )
     plain = Spec(model=spec.model)
-    if ignored := [name for name in _NOT_ON_FAKE if getattr(spec, name) != getattr(plain, name)]:
+    asked = [name for name in _NOT_ON_FAKE if getattr(spec, name) != getattr(plain, name)]
+    if ignored := [options_by_field(Spec)[name].flag for name in asked]:
         raise BadRequest(f"{', '.join(ignored)}: a forecast from fake tensors does not take that into account")
     progress.doing("running it on fake tensors", None)
     preload_packages(spec, children)
