@@ -605,8 +605,8 @@ def simulated_races(place: str, longer_min: int) -> Figures:
 def race_claim(place: str, space: str, longer_min: int, sentence: str) -> Claim:
     """Return the claim about races in simulated spaces of a kind of device."""
     return Claim(
-        f"Races of 10 min in 1000 simulated spaces of {space}: how far the winner is below the best on average, and "
-        "how often by 2 % or less; beside it optuna 5 (TPE) in the same time",
+        f"The winner of races of 10 min in 1000 simulated spaces of {space}: its mean distance from the best, and the "
+        "fraction of spaces with 2 % or less; optuna 5 (TPE) took the same time",
         f"{{}} %, {{}} % of spaces ({{}} % in {longer_min} min); optuna {{}} %, {{}} % of spaces",
         "python benchmarks/races.py --spaces 1000",
         NO_DEVICE,

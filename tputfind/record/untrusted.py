@@ -1,4 +1,4 @@
-"""JSON from other writers: its text is made printable, and its errors are told as those of a record."""
+"""Reads JSON from other writers: makes its text printable, and turns decoding errors into ``BadRecord``."""
 
 import re
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _printable(value: Any, *, lines: bool = False) -> Any:
 
 
 def wrong_json(error: Exception) -> str:
-    """Describe an error of msgspec: the place in the JSON, and what it says of it."""
+    """Return the place in the JSON at which msgspec found an error, and msgspec's message."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
     if not isinstance(error, msgspec.ValidationError):
