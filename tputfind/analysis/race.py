@@ -185,4 +185,4 @@ def challengers(leader: Spec, levels: Levels, met: set[Spec]) -> Iterator[Spec]:
 
 def recipe_of(spec: Spec, *, images: bool = True) -> str:
     """Name a variant: its recipe as in ``name_of``, and its cores if it has only some."""
-    return " ".join([name_of(spec, images=images), *([spec.device] if ":" in spec.device else [])])
+    return " ".join([name_of(spec, images=images), *([spec.device] if spec.cores else [])])

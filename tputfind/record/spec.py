@@ -406,6 +406,12 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         return tuple(self.device.split(","))
 
     @property
+    def cores(self) -> str:
+        """The cores that a device such as ``cpu:0-3+8`` names; empty if it names none."""
+        found = _DEVICE.fullmatch(self.device)
+        return "" if found is None or found[1] else self.device.partition(":")[2]
+
+    @property
     def has_instances(self) -> bool:
         """Whether several copies of the model share one device."""
         return self.instances > 1
@@ -608,7 +614,7 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
         yield f"--parallel {spec.parallel} takes two devices or more, such as --gpus 2"
     if spec.has_instances and (spec.gpus is not None or spec.parallel is not None):
         yield "--instances are copies that work by themselves: leave --gpus and --parallel out"
-    if spec.instances > (count := _named_cores(spec.device) or MOST_RANKS):
+    if spec.instances > (count := _core_count(spec.cores) or MOST_RANKS):
         yield f"--instances {spec.instances} takes as many cores, and --device {spec.device} has {count}"
     if spec.ranks is not None and not spec.has_instances and spec.mode != "eager":
         yield f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own"
@@ -616,13 +622,10 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
         yield "--transfer is for one device"
 
 
-def _named_cores(device: str) -> int:
-    """Return the number of cores that a device such as ``cpu:0-3+8`` names; 0 if it names none."""
-    found = _DEVICE.fullmatch(device)
-    if not found or found[1] or "node" in device:
-        return 0
-    ranges = (one.partition("-") for one in re.findall(_CORES, device))
-    return sum(int(high or low) - int(low) + 1 for low, _, high in ranges)
+def _core_count(cores: str) -> int:
+    """Return the number of cores in a text such as ``0-3+8``; 0 if it names a node or nothing."""
+    ranges = (one.partition("-") for one in re.findall(_CORES, cores))
+    return 0 if "node" in cores else sum(int(high or low) - int(low) + 1 for low, _, high in ranges)
 
 
 def _image_size(value: object) -> int:

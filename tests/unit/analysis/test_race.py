@@ -167,6 +167,14 @@ def test_instances_share_the_batch_in_whole_granules(batch_size, instances, gran
     assert size == granularity or instances * size <= batch_size
 
 
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [("auto", "fp32 nchw eager"), ("cpu:0+2", "fp32 nchw eager cpu:0+2"), ("cuda:1", "fp32 nchw eager")],
+)
+def test_variants_are_named_by_cores_and_not_by_accelerator_of_their_race(device, cores):
+    assert recipe_of(replace(PLAIN, device=device)) == f"fp32 nchw eager{cores}"
+
+
 def test_file_that_holds_no_race_is_named():
     with pytest.raises(BadRecord, match=r"old\.json is not a tputfind record"):
         decode_race(b"{}", "old.json")
