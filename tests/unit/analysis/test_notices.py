@@ -530,6 +530,10 @@ def test_rows_left_out_by_a_budget_are_listed():
     assert searching.seen == "the search stopped at batch 5; batch 4 not timed; batch 2 timed briefly"
 
 
+def test_budget_that_ends_before_a_search_names_the_largest_row_that_ran():
+    assert under_budget(64, edge=None, safe=None, trials=()).seen.startswith("the search stopped at batch 64;")
+
+
 def test_search_stopped_by_a_budget_names_one_end():
     slow = Trial(batch_size=45, step_ms=1400.0)  # it fits, but exceeds the latency limit
     edge = replace(example().edge, largest_batch=23, fails_at=34, limited_by="latency", closed=False)

@@ -105,7 +105,8 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
     nothing_passed = bool(rows) and all(row.failure is not None for row in rows)
     if spec.budget_s is None or record.finished is None or nothing_passed:
         return
-    passed = max((trial.batch_size for trial in record.trials if trial.failure is None), default=0)
+    ran: tuple[Trial | Row, ...] = (*record.trials, *rows)
+    passed = max((each.batch_size for each in ran if each.failure is None), default=0)
     searched = (record.edge is not None and record.edge.closed) or spec.batch_sizes is not None
     timed = {row.batch_size for row in rows}
     largest = passed if record.edge is None else record.edge.largest_batch
