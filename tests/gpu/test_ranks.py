@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from support.command import ENVIRONMENT, measured
-from support.folders import ROOT
+from support.folders import MODELS, ROOT
 
 pytestmark = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 TRAIN = ("--phase", "train", "--dtype", "amp-bf16", "--optimizer", "adamw", "--gpus", 2)
@@ -39,3 +39,13 @@ def test_rate_of_two_devices_is_that_of_a_bare_loop(tmp_path, model, parallel):
     print(f"{model} {parallel}: {record.rows[0].samples_per_s:.1f} samples/s, {bare_rate} in the bare loop")
     assert record.rows[0].samples_per_s == pytest.approx(bare_rate, rel=0.02)
     assert record.scaling_efficiency(record.rows[0]) == pytest.approx(1, abs=0.25)
+
+
+def test_sharded_model_may_be_larger_than_memory_of_each_device(tmp_path):
+    limit = ("--memory-limit", "5888MiB", "--batch-sizes", 8, "--max-seconds", 2)
+    asked = (*TRAIN[:2], "--optimizer", "sgd", "--gpus", 2, "--parallel", "fsdp", *limit)
+    row = measured(tmp_path, f"{MODELS}/ranks.py:mostly_frozen", *asked).rows[0]
+
+    print(f"6 GiB of weights: {row.peak_reserved_bytes / 2**30:.2f} GiB on each device")
+    assert row.failure is None
+    assert row.peak_reserved_bytes < 5 * 2**30

@@ -136,3 +136,21 @@ def times_itself() -> tputfind.Step:
 def needs_json_tool() -> tputfind.Step:
     assert "json.tool" in sys.modules, "its server has not imported it"
     return fails()
+
+
+class Adapted(nn.Module):
+    """A frozen layer of 256 MiB, whose weights take no memory of the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(8192, 8192, bias=False, device="meta")
+        self.frozen.weight = nn.Parameter(torch.zeros(8192, 8192), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.frozen(x)
+
+
+def mostly_frozen() -> tuple[nn.Module, object]:
+    """Return a model of 6 GiB, of which the last layer is trained."""
+    model = nn.Sequential(*(Adapted() for _ in range(24)), nn.Linear(8192, 8))
+    return model, lambda size: torch.randn(size, 8192)

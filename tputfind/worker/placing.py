@@ -204,7 +204,7 @@ def _build_in_place(
     except TputfindError:
         raise
     except Exception as error:  # constructors and their operations can raise anything
-        if for_want_of_memory(exception_failure(error, Circumstances())):
+        if for_want_of_memory(exception_failure(error, Circumstances())) and spec.parallel != "fsdp":
             raise
         return None
     return module, inputs

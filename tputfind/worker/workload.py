@@ -123,7 +123,10 @@ class Workload:
         lazy = any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters())
         runs = filled or lazy or (isinstance(module, TrainingStep) and module.takes_example)
         if runs and (filled or not source.deferrable):  # a module that does not run stays where its factory put it
-            module = move_module(arrange_module(module, self._dtype, spec.layout), device)
+            module = arrange_module(module, self._dtype, spec.layout)
+            # A module that is sharded may be too large for one device: its blocks move when they are sharded.
+            sharded = filled and not lazy and spec.parallel == "fsdp"
+            module = module if sharded else move_module(module, device)
         self._module = module
         if lazy:
             with torch.no_grad():  # lazy layers have no parameters to count or train before their first batch
