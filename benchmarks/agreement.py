@@ -1,6 +1,6 @@
 """Compare the reported throughput with an independent loop, and from run to run. Prints and writes.
 
-    python benchmarks/agreement.py --runs 10 --csv results/nvidia-h200/agreement/resnet50-fp16.csv
+    python benchmarks/agreement.py --runs 10 --csv results/nvidia-h200/agreement/fp16.csv
 
 The loop is plain: its own process, five seconds of untimed work, ten more of timed batches, the host clock, and one
 synchronisation at the end. Each run is the main job with its defaults, in fresh processes. Loops run before the runs,

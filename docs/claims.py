@@ -144,6 +144,14 @@ RUNS = (
         partial(default_run, "resnet50-amp-bf16-train"),
     ),
     Claim(
+        "An own training step, of a GAN: default run",
+        "largest batch {} at {}/s, fastest {} at {}/s, {} s",
+        "tputfind train_gan.py:step",
+        H200,
+        ("nvidia-h200/default/two_networks-train.json",),
+        partial(default_run, "two_networks-train"),
+    ),
+    Claim(
         "Wrong outputs of BERT in fp16, by torch 2.11, at batch sizes that fit in memory",
         "from batch {} on, though {} fits",
         "tputfind hf:bert --dtype fp16",
@@ -165,20 +173,18 @@ RUNS = (
 
 # Timing
 
-AGREEMENT_H200: Final = tuple(
-    f"nvidia-h200/agreement/{model}-fp16.csv" for model in ("resnet50", "vit_b_16", "mobilenet_v3_large")
-)
+AGREEMENT: Final = "nvidia-h200/agreement/fp16.csv"
 
 
-def runs_near_loops(*names: str) -> Figures:
+def runs_near_loops() -> Figures:
     """Return how many runs at batch 256 lie within half a percent of plain loops, and how many runs there are."""
-    rows = table(*names).query("batch_size == 256")
+    rows = table(AGREEMENT).query("batch_size == 256")
     return f"{rows.runs_within_half_percent.sum()}", f"{rows.runs.sum()}"
 
 
 def host_bound_coverage() -> Figures:
     """Return the fewest and most of 20 intervals that hold the loops' mean, over models at batch 1 and 32."""
-    covered = table(*AGREEMENT_H200).query("batch_size < 256").intervals_that_cover
+    covered = table(AGREEMENT).query("batch_size < 256").intervals_that_cover
     return f"{covered.min()}", f"{covered.max()}"
 
 
@@ -222,8 +228,8 @@ TIMING = (
         "{} of {} runs",
         "python benchmarks/agreement.py --runs 20",
         H200,
-        AGREEMENT_H200,
-        partial(runs_near_loops, *AGREEMENT_H200),
+        (AGREEMENT,),
+        runs_near_loops,
         ("{} of {} runs at batch 256 agree with plain loops within 0.5 %",),
     ),
     Claim(
@@ -231,7 +237,7 @@ TIMING = (
         "{} to {} of 20",
         "python benchmarks/agreement.py --runs 20",
         H200,
-        AGREEMENT_H200,
+        (AGREEMENT,),
         host_bound_coverage,
         ("{} to {} of 20 intervals hold the mean of plain loops",),
     ),
@@ -535,9 +541,9 @@ RECIPES: Final = {
 }
 
 
-def raced(name: str) -> tuple[Race, Row]:
-    """Return a race on an H200, and the fastest row of its winner."""
-    race = load(RESULTS / f"nvidia-h200/tune/{name}-fp16.json")
+def raced(name: str, place: str = "nvidia-h200") -> tuple[Race, Row]:
+    """Return a race, and the fastest row of its winner."""
+    race = load(RESULTS / f"{place}/tune/{name}-fp16.json")
     assert isinstance(race, Race)
     assert race.record is not None
     return race, fastest(race.record.rows)
@@ -562,6 +568,13 @@ def race_of_timm() -> Figures:
     """Return the winner's throughput and batch size, and its ratio to the simplest recipe."""
     race, best = raced("mobilenetv4")
     return throughput(best), f"{best.batch_size}", f"{1 / (race.contenders[0].of_winner or 0.0):.2f}"
+
+
+def race_on_two() -> Figures:
+    """Return the winner's mode, throughput and batch size, and how many variants met of how many."""
+    race, best = raced("resnet50", "nvidia-h200-x2")
+    variants = len(race.contenders)
+    return race.winner.mode, throughput(best), f"{best.batch_size}", f"{variants - len(race.untried)}", f"{variants}"
 
 
 def rates_of_instances() -> Figures:
@@ -661,6 +674,14 @@ COMPARISON = (
         H200,
         ("nvidia-h200/tune/mobilenetv4-fp16.json",),
         race_of_timm,
+    ),
+    Claim(
+        "A race of 4 min for ResNet-50 on two GPUs",
+        "`{}` in channels last, {} samples/s at batch {}; {} of {} variants were timed",
+        "tputfind tune resnet50 --dtype fp16 --budget 4min --device all",
+        TWO_H200,
+        ("nvidia-h200-x2/tune/resnet50-fp16.json",),
+        race_on_two,
     ),
     Claim(
         "Four instances of ResNet-50 under MPS, batch 32 each, compared with one",
@@ -807,12 +828,18 @@ SIZING = (
 # Several devices, and models
 
 
+BUSY: Final = "nvidia-h200-x2/all-busy/resnet50-fp16-cudagraph.json"
+
+
 def busy_pair() -> Figures:
     """Return the lowest and the highest ratio of two busy devices to the two alone, over three batch sizes."""
-    text = (RESULTS / "nvidia-h200-x2/all-busy/cudagraph.txt").read_text()
-    ratios = re.findall(r"^\d+ +all +\d+ +\d+ +([0-9.]+) +", text, re.MULTILINE)
-    assert len(ratios) == 3
-    return min(ratios), max(ratios)
+    rates: dict[tuple[str, int], float] = Counter()
+    for one in load_records(RESULTS / BUSY):
+        for row in one.rows:
+            assert row.samples_per_s is not None
+            rates[one.spec.load, row.batch_size] += row.samples_per_s
+    ratios = [rates["all_busy", size] / rates["solo", size] for size in (1, 32, 256)]
+    return f"{min(ratios):.4f}", f"{max(ratios):.4f}"
 
 
 def zoo() -> Figures:
@@ -841,9 +868,9 @@ OTHERS = (
     Claim(
         "Two busy GPUs of one host do not slow each other down (ResNet-50 as CUDA graphs, three batch sizes)",
         "{} to {} of their throughput alone",
-        "tputfind resnet50 --dtype fp16 --batch-sizes 1,32,256 --device all --each --all-busy --mode cudagraph",
+        "tputfind resnet50 --dtype fp16 --batch-sizes 1,32,256 --device all --all-busy --mode cudagraph",
         TWO_H200,
-        ("nvidia-h200-x2/all-busy/cudagraph.txt",),
+        (BUSY,),
         busy_pair,
     ),
     Claim(
