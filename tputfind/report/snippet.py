@@ -21,10 +21,16 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.phase == "step":
         yield f"...  # {spec.model} at batch size {batch_size}, on {record.environment.device}"
         return
+    seen = {sight for row in record.rows for sight in row.seen}
+    by_trainer = "own_optimizers" in seen
     yield from _start(record)
-    kind, shape = record.environment.device.partition(":")[0], record.input_shape.split("x")
+    first, *others = record.input_shape.split("+")
+    kind, shape = record.environment.device.partition(":")[0], first.split("x")
     device, dtype = json.dumps(kind), f"torch.{CONVERTED.get(spec.dtype, 'float32')}"
-    yield from _model(spec, shape)
+    yield from _model(record, shape)
+    if kind == "cuda" and spec.device_count > 1 and not by_trainer:
+        yield "import os"
+        yield 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
     if kind == "cuda" and spec.dtype in ("fp32", "tf32"):
         yield f"torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = {spec.dtype == 'tf32'}"
     channels_last = "channels_last_3d" if len(shape) == _VOLUME else "channels_last"
@@ -49,33 +55,39 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
         argument = "mode" if spec.mode in MODES else "backend"
         more = f", {argument}={json.dumps(how)}" if how not in ("", "freezing") else ""
         yield f"model = torch.compile(model, dynamic=False{more})"
-    if spec.parallel is not None:
-        yield _SPREAD[spec.parallel]
-    seen = {sight for row in record.rows for sight in row.seen}
-    is_one_tensor = seen.isdisjoint(("several_inputs", "named_inputs")) and all(length.isdigit() for length in shape)
+    if spec.parallel == "ddp" and not by_trainer:
+        unused = ", find_unused_parameters=True" if spec.find_unused_parameters else ""
+        yield f"model = torch.nn.parallel.DistributedDataParallel(model{unused})"
+    if spec.parallel == "fsdp":
+        yield "torch.distributed.fsdp.fully_shard(model)  # and before that each of its blocks"
+    is_alone = not others and seen.isdisjoint(("several_inputs", "named_inputs"))
+    is_one_tensor = is_alone and all(length.isdigit() for length in shape)
+    if spec.transfer != "none":
+        back = ", and its outputs are copied back" if spec.transfer == "both" else ""
+        yield f"# every batch is copied from pinned host memory{back}, while the device computes another"
     if spec.source in ("torchvision", "timm") and is_one_tensor:
         yield f"x = torch.randn({', '.join([str(batch_size), *shape])}, device={device}, dtype={dtype}){nhwc}"
     else:
         yield f"x = ...  # {batch_size} samples of {record.input_shape}, as the model takes them"
-    if "own_optimizers" in seen:
+    if by_trainer:
         yield from _trainer(spec, device)
         return
     modes = "torch.enable_grad()" if spec.phase == "train" else _GRAD_MODES[spec.grad_mode]
     if spec.dtype in AUTOCAST:
         modes += f", torch.autocast({device}, torch.{AUTOCAST[spec.dtype]})"
-    own, share = "y.loss" if spec.source == "hf" else "...", f" / {spec.accumulate}" if spec.accumulate > 1 else ""
-    stand_in = f"torch.nn.functional.cross_entropy(y.float(), labels){share}"
-    loss = stand_in if "loss_stand_in" in seen else f"{own}{share}  # the loss that the model returns"
+    share = f" / {spec.accumulate}" if spec.accumulate > 1 else ""
+    if "loss_stand_in" in seen:
+        labels = "torch.arange(len(y), device=y.device) % y.shape[1]"
+        about = "of scores by class; the mean square of other outputs"
+        loss = f"torch.nn.functional.cross_entropy(y.float(), {labels}){share}  # {about}"
+    else:
+        loss = f"{'y.loss' if spec.source == 'hf' else '...'}{share}  # the loss that the model returns"
     inputs = "**x" if "named_inputs" in seen else "*x" if "several_inputs" in seen else "x"
-    yield from _step(spec, modes, f"model({inputs})", loss)
+    yield from _step(spec, modes, f"model({inputs})", loss, device)
 
 
 _VOLUME: Final = 4
 """The number of lengths of a sample of volumes or frames."""
-_SPREAD: Final = {
-    "ddp": "model = torch.nn.parallel.DistributedDataParallel(model)",
-    "fsdp": "torch.distributed.fsdp.fully_shard(model)  # and before that each of its blocks",
-}
 
 
 def _start(record: Record) -> Iterator[str]:
@@ -93,28 +105,33 @@ def _start(record: Record) -> Iterator[str]:
         yield "# started with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-def _model(spec: Spec, shape: Sequence[str]) -> Iterator[str]:
+def _model(record: Record, shape: Sequence[str]) -> Iterator[str]:
+    spec = record.spec
     name = spec.model.partition(":")[2]
-    is_file = spec.weights is not None and not spec.weights.isupper()  # names of published weights are in capitals
+    is_published = spec.weights is not None and spec.weights.isupper()  # names of published weights are in capitals
+    is_file = spec.weights is not None and not is_published
     is_resized = spec.image_size is not None or spec.input_size is not None
+    has_mode = all(notice.kind != "eval_left_out" for notice in record.caveats)
     end = ".train()" if spec.phase == "train" else ".eval()"
     match spec.source:
         case "torchvision":
-            resized = size_argument(spec.model, tuple(map(int, shape))) if is_resized else {}
-            arguments = {} if is_file or resized else {"weights": json.dumps(spec.weights or "DEFAULT")}
-            more = "".join(f", {argument}={value}" for argument, value in (arguments | resized).items())
+            resized = size_argument(spec.model, tuple(map(int, shape))) if is_resized and not is_published else {}
+            arguments = {} if resized else {"weights": json.dumps(spec.weights if is_published else "DEFAULT")}
+            quantized = {"quantize": True} if spec.model.startswith("quantized_") else {}
+            more = "".join(f", {argument}={value}" for argument, value in (arguments | resized | quantized).items())
             yield "import torch, torchvision"
             yield f"model = torchvision.models.get_model({json.dumps(spec.model)}{more}){end}"
         case "timm":
             channels = "" if spec.input_size is None else f", in_chans={shape[0]}"
-            size = f"  # with img_size=({shape[-2]}, {shape[-1]}) if it takes one" if is_resized else ""
+            size = f", img_size=({shape[-2]}, {shape[-1]})" if is_resized else ""
+            note = "  # without img_size if it takes none" if is_resized else ""
             yield "import timm, torch"
-            yield f"model = timm.create_model({json.dumps(name)}, pretrained={not is_file}{channels}){end}{size}"
+            yield f"model = timm.create_model({json.dumps(name)}, pretrained={not is_file}{channels}{size}){end}{note}"
         case _:
             is_file = False
             yield "import torch"
             yield f"model = ...  # {spec.model}"
-            yield f"model{end}"
+            yield from (f"model{end}",) if has_mode else ()
     if is_file:
         yield f"model.load_state_dict(torch.load({json.dumps(spec.weights)}))"
     if spec.grad_checkpoint:
@@ -148,13 +165,19 @@ def _trainer(spec: Spec, device: str) -> Iterator[str]:
         "precision": json.dumps(_PRECISIONS[spec.dtype]) if spec.dtype in _PRECISIONS else None,
         "accumulate_grad_batches": spec.accumulate if spec.accumulate > 1 else None,
         "gradient_clip_val": spec.clip,
+        "devices": spec.device_count,
+        "strategy": None if spec.parallel is None else json.dumps(spec.parallel),
     }
     given = ", ".join(f"{name}={value}" for name, value in arguments.items() if value is not None)
     yield "import lightning"
-    yield f"lightning.Trainer({given}, devices=1).fit(model, [x])"
+    yield f"lightning.Trainer({given}).fit(model, [x])"
 
 
-def _step(spec: Spec, modes: str, call: str, loss: str) -> Iterator[str]:
+_WITHOUT_SUM: Final = {"ddp": "under model.no_sync()", "fsdp": "after model.set_requires_gradient_sync(False)"}
+"""How each kind of parallelism keeps the gradients of all but the last of accumulated batches on their device."""
+
+
+def _step(spec: Spec, modes: str, call: str, loss: str, device: str) -> Iterator[str]:
     if spec.mode == "cudagraph":
         yield "side = torch.cuda.Stream()"
         yield "side.wait_stream(torch.cuda.current_stream())"
@@ -171,11 +194,12 @@ def _step(spec: Spec, modes: str, call: str, loss: str) -> Iterator[str]:
         yield f"optimizer = {_optimizer(spec.optimizer or 'sgd')}"
     scaled = spec.phase == "train" and spec.dtype == "amp-fp16"
     if scaled:
-        yield "scaler = torch.amp.GradScaler()  # once, and not at every step"
+        yield f"scaler = torch.amp.GradScaler({device})  # once, and not at every step"
     times = spec.accumulate
     indent = "" if times == 1 else "    "
     if indent:
-        yield f"for x, labels in batches:  # {times} of them"
+        alone = "" if spec.parallel is None else f", all but the last {_WITHOUT_SUM[spec.parallel]}"
+        yield f"for x in batches:  # {times} of them{alone}"
     yield f"{indent}with {modes}:"
     yield f"{indent}    y = {call}"
     if spec.phase == "train":

@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 from support.records import CPU_CAN, example
 
+from tputfind.record.record import Notice
 from tputfind.report import snippet
 
 
@@ -48,8 +49,8 @@ def test_snippet_keeps_complex_weights_and_explains_conversion():
 def test_a_snippet_accumulates_as_it_was_measured():
     text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16", accumulate=4)
 
-    assert "for x, labels in batches:  # 4 of them\n    with torch" in text
-    assert "labels) / 4\n    loss.backward()\noptimizer.step()" in text
+    assert "for x in batches:  # 4 of them\n    with torch" in text
+    assert "% y.shape[1]) / 4  # of scores by class; the mean square of other outputs\n    loss.backward()\noptimizer.step()" in text
 
 
 @pytest.mark.parametrize(("model", "loss"), [("net.py:make", "..."), ("hf:bert-base-uncased", "y.loss")])
@@ -86,10 +87,12 @@ def test_snippet_of_fp32_on_cuda_sets_the_arithmetic(dtype, tf32):
         ({"model": "maxvit_t", "image_size": 384}, 'get_model("maxvit_t", input_size=(224, 224)).eval()'),
         ({"model": "resnet50", "image_size": 384}, 'get_model("resnet50", weights="DEFAULT").eval()'),
         ({"model": "resnet50", "weights": "IMAGENET1K_V1"}, 'get_model("resnet50", weights="IMAGENET1K_V1").eval()'),
-        ({"model": "resnet50", "weights": "state.pt"}, 'get_model("resnet50").eval()\nmodel.load_state_dict('),
-        ({"model": "timm:vit_tiny", "image_size": 384}, "pretrained=True).eval()  # with img_size=(224, 224)"),
+        ({"model": "resnet50", "weights": "state.pt"}, 'weights="DEFAULT").eval()\nmodel.load_state_dict('),
+        ({"model": "vit_b_16", "weights": "DEFAULT", "image_size": 224}, 'get_model("vit_b_16", weights="DEFAULT")'),
+        ({"model": "quantized_resnet18"}, 'weights="DEFAULT", quantize=True).eval()'),
+        ({"model": "timm:vit_tiny", "image_size": 384}, "img_size=(224, 224)).eval()  # without img_size if it takes none"),
         ({"model": "timm:vit_tiny", "weights": "state.pt"}, "pretrained=False).eval()\nmodel.load_state_dict("),
-        ({"model": "timm:vit_tiny", "input_size": (3, 9, 9)}, "pretrained=True, in_chans=3).eval()"),
+        ({"model": "timm:vit_tiny", "input_size": (3, 9, 9)}, "pretrained=True, in_chans=3, img_size=(224, 224)).eval()"),
     ],
 )
 def test_snippet_builds_the_model_with_the_sizes_and_weights_of_the_measurement(fields, line):
@@ -104,7 +107,41 @@ def test_snippet_of_a_model_of_volumes_has_its_own_channels_last():
 
 
 def test_snippet_leaves_several_inputs_to_the_reader():
+    pair = replace(example(), input_shape="3x256x256+3x256x256")
+    pair = replace(pair, spec=replace(pair.spec, model="raft_large", input_size=(3, 256, 256)))
+
     assert "x = ...  # 4 samples of 3x224x224" in lines_of(seen=("several_inputs",))
+    assert "x = ...  # 4 samples of 3x256x256+3x256x256" in "\n".join(snippet.lines(pair, 4))
+
+
+def test_snippet_of_training_without_own_loss_draws_the_labels_of_the_measurement():
+    text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16")
+
+    assert "cross_entropy(y.float(), torch.arange(len(y), device=y.device) % y.shape[1])  # of scores" in text
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_snippet_sums_gradients_of_several_devices_once_a_step(kind):
+    text = lines_of(phase="train", dtype="bf16", parallel=kind, gpus=2, accumulate=4)
+
+    assert 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\nmodel = model.to("cuda"' in text
+    how = {"ddp": "under model.no_sync()", "fsdp": "after model.set_requires_gradient_sync(False)"}[kind]
+    assert f"for x in batches:  # 4 of them, all but the last {how}\n" in text
+
+
+def test_snippet_leaves_ddp_of_a_lightning_module_to_its_trainer():
+    text = lines_of(seen=("own_optimizers",), phase="train", dtype="bf16", parallel="ddp", gpus=2)
+
+    assert 'lightning.Trainer(accelerator="cuda", devices=2, strategy="ddp").fit(model, [x])' in text
+    assert "DistributedDataParallel" not in text
+
+
+def test_snippet_of_a_module_that_refused_eval_leaves_it_in_its_mode():
+    record = replace(example(), spec=replace(example().spec, model="net.pt2"))
+    left_out = Notice(kind="eval_left_out", seen="", cause="", advice="")
+
+    assert "model.eval()" in snippet.lines(record, 4)
+    assert "model.eval()" not in snippet.lines(replace(record, caveats=(left_out,)), 4)
 
 
 @pytest.mark.parametrize(
@@ -114,6 +151,9 @@ def test_snippet_leaves_several_inputs_to_the_reader():
         ({"instances": 4}, "# in each of 4 processes, while NVIDIA's MPS daemon runs"),
         ({"phase": "train", "parallel": "ddp", "gpus": 2}, "# in each of 2 processes (torchrun)"),
         ({"phase": "train", "parallel": "ddp", "gpus": 2}, "model = torch.nn.parallel.DistributedDataParallel(model)"),
+        ({"phase": "train", "parallel": "ddp", "gpus": 2, "find_unused_parameters": True}, ", find_unused_parameters=True)"),
+        ({"phase": "train", "dtype": "amp-fp16"}, 'scaler = torch.amp.GradScaler("cuda")'),
+        ({"transfer": "h2d"}, "# every batch is copied from pinned host memory, while the device computes another"),
         ({"phase": "train", "parallel": "fsdp", "gpus": 2}, "torch.distributed.fsdp.fully_shard(model)"),
         ({"model": "timm:vit", "phase": "train", "grad_checkpoint": True}, "model.set_grad_checkpointing()"),
         ({"model": "hf:bert", "phase": "train", "grad_checkpoint": True}, "model.gradient_checkpointing_enable()"),
