@@ -8,14 +8,12 @@ from tputfind.commands.console import Given, finish
 from tputfind.commands.outputs import read_places, record_sources
 from tputfind.errors import BadRequest
 from tputfind.readers.results import load
-from tputfind.record.clocks import Methods, Pipeline
-from tputfind.record.forecast import Forecasts
 from tputfind.record.identity import question_of
 from tputfind.record.record import Record, Records
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
-from tputfind.report.outputs import Kind, check_places, forms
+from tputfind.report.outputs import MEASURED, Kind, check_places, forms
 from tputfind.report.results import document_of
 from tputfind.report.views import page
 from tputfind.report.views import records as view
@@ -34,10 +32,11 @@ def main(given: Given, *, show_traceback: bool) -> int:
     answered = [_apply_request(record, asked) for record in read]
     document = _document(answered, [record.spec for record in read], others)
     first = read or every[0]  # the only result if JSON is among the forms
-    question = question_of(first) if isinstance(first, Records | Methods | Pipeline | Forecasts) else None
+    made = forms(document)
+    question = question_of(first) if first.KIND in MEASURED and "json" in made else None
     kind: Kind = first.KIND  # type: ignore[assignment]  # the KIND of each result is one of Kind
-    outputs = check_places(places, record_sources(records), json=kind, question=question, forms=forms(document))
-    outputs.write(forms(document))
+    outputs = check_places(places, record_sources(records), json=kind, question=question, forms=made)
+    outputs.write(made)
     if show_traceback:
         kept = view.tracebacks(answered)
         document = msgspec.structs.replace(document, sections=(*document.sections, kept))

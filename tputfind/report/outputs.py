@@ -41,7 +41,8 @@ _LOOKED_AT_BYTES: Final = 2**16
 """Bytes at the beginning of a file that identify its kind."""
 _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
 """A string of JSON."""
-_TITLE: Final = r"\*\*[^\n]*\*\*\n\n"
+_TITLE: Final = r"(?:## [^\n]*\n\n(?:\*\*[^\n]*\*\*\n\n)?|\*\*[^\n]*\*\*\n\n)"
+"""A heading, a title, or both; the table of the first of several races follows its heading."""
 _ANSWER: Final = "(?:Devices|Verdict|Highest rate|Target)"
 """The label of the first answer of a plan."""
 _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
@@ -66,9 +67,9 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
     "md": (
         rf"{_TITLE}\| *batch *\| *samples/s *\|",
         rf"{_TITLE}\| *batch *\| *OLD /s *\| *NEW /s *\|",
-        rf"(?:## [^\n]*\n\n)?{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- {_ANSWER}: [0-9])",
+        rf"{_TITLE}(?:\| *\| *devices *\| *max batch *\| *each/s *\| *cost/h *\||- {_ANSWER}: [0-9])",
         rf"{_TITLE}ms an? (?:batch|iteration): mean of \d",
-        rf"{_TITLE}\| *variant *\| *(?:of winner|ratio|samples/s|outcome) *\|",
+        rf"{_TITLE}\| *variant *\| *(?:of winner|ratio|against|samples/s|seconds|outcome) *\|",
         rf"{_TITLE}\| *device memory *\| *largest batch, forecast *\|",
     ),
     "html": (r"<!DOCTYPE html>(?s:.{0,300})default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-",),

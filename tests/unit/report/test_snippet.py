@@ -50,7 +50,8 @@ def test_a_snippet_accumulates_as_it_was_measured():
     text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16", accumulate=4)
 
     assert "for x in batches:  # 4 of them\n    with torch" in text
-    assert "% y.shape[1]) / 4  # of scores by class; the mean square of other outputs\n    loss.backward()\noptimizer.step()" in text
+    about = "of scores by class; the mean square of other outputs"
+    assert f"% y.shape[1]) / 4  # {about}\n    loss.backward()\noptimizer.step()" in text
 
 
 @pytest.mark.parametrize(("model", "loss"), [("net.py:make", "..."), ("hf:bert-base-uncased", "y.loss")])
@@ -90,9 +91,15 @@ def test_snippet_of_fp32_on_cuda_sets_the_arithmetic(dtype, tf32):
         ({"model": "resnet50", "weights": "state.pt"}, 'weights="DEFAULT").eval()\nmodel.load_state_dict('),
         ({"model": "vit_b_16", "weights": "DEFAULT", "image_size": 224}, 'get_model("vit_b_16", weights="DEFAULT")'),
         ({"model": "quantized_resnet18"}, 'weights="DEFAULT", quantize=True).eval()'),
-        ({"model": "timm:vit_tiny", "image_size": 384}, "img_size=(224, 224)).eval()  # without img_size if it takes none"),
+        (
+            {"model": "timm:vit_tiny", "image_size": 384},
+            "img_size=(224, 224)).eval()  # without img_size if it takes none",
+        ),
         ({"model": "timm:vit_tiny", "weights": "state.pt"}, "pretrained=False).eval()\nmodel.load_state_dict("),
-        ({"model": "timm:vit_tiny", "input_size": (3, 9, 9)}, "pretrained=True, in_chans=3, img_size=(224, 224)).eval()"),
+        (
+            {"model": "timm:vit_tiny", "input_size": (3, 9, 9)},
+            "pretrained=True, in_chans=3, img_size=(224, 224)).eval()",
+        ),
     ],
 )
 def test_snippet_builds_the_model_with_the_sizes_and_weights_of_the_measurement(fields, line):
@@ -151,7 +158,10 @@ def test_snippet_of_a_module_that_refused_eval_leaves_it_in_its_mode():
         ({"instances": 4}, "# in each of 4 processes, while NVIDIA's MPS daemon runs"),
         ({"phase": "train", "parallel": "ddp", "gpus": 2}, "# in each of 2 processes (torchrun)"),
         ({"phase": "train", "parallel": "ddp", "gpus": 2}, "model = torch.nn.parallel.DistributedDataParallel(model)"),
-        ({"phase": "train", "parallel": "ddp", "gpus": 2, "find_unused_parameters": True}, ", find_unused_parameters=True)"),
+        (
+            {"phase": "train", "parallel": "ddp", "gpus": 2, "find_unused_parameters": True},
+            ", find_unused_parameters=True)",
+        ),
         ({"phase": "train", "dtype": "amp-fp16"}, 'scaler = torch.amp.GradScaler("cuda")'),
         ({"transfer": "h2d"}, "# every batch is copied from pinned host memory, while the device computes another"),
         ({"phase": "train", "parallel": "fsdp", "gpus": 2}, "torch.distributed.fsdp.fully_shard(model)"),

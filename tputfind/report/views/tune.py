@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
 from tputfind.analysis.answers import fastest_within_slo
 from tputfind.analysis.race import Contender, Outcome, Race, batch_of, pareto_front, recipe_of, speeds
 from tputfind.record.record import Record
-from tputfind.record.types import QUANTIZED
+from tputfind.record.types import QUANTIZED, is_compile_mode
 from tputfind.report import text
 from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.charts import pareto
@@ -101,17 +101,18 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     late = f"; {over} before it was measured in full" if over else ""
     guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
     yield "Winner", f"{guess}{race.recipe_of(race.winner)}{rate}{late}"
-    brought = [f"{_ratio(one)} times {_against(race, one)}" for one in race.contenders if one.outcome == "faster"]
-    if brought:
-        yield "Brought", f"{'; '.join(brought)}, in samples/{race.cost.unit} at {at}"
+
+    def told(variants: Iterable[Contender]) -> str:
+        return "; ".join(f"{race.recipe_of(one.spec)} {_ratio(one)} times {_against(race, one)}" for one in variants)
+
+    if brought := told(one for one in race.contenders if one.outcome == "faster"):
+        first = race.contenders[0]
+        gain = f"; the winner {1 / first.of_winner:.2f} times {race.recipe_of(first.spec)}" if first.of_winner else ""
+        yield "Brought", f"{brought}{gain}; in samples/{race.cost.unit} at {at}"
     if race.ties:
-        names = ", ".join(f"{race.recipe_of(one.spec)} ({_ratio(one)})" for one in race.ties)
-        yield "Not told apart", f"{names}: the simpler one leads"
+        yield "Not told apart", told(race.ties)
     if race.undecided:
-        names = ", ".join(
-            f"{race.recipe_of(one.spec)} ({_ratio(one)} times {_against(race, one)})" for one in race.undecided
-        )
-        yield "Undecided", f"{names}: give it a longer --budget"
+        yield "Undecided", f"{told(race.undecided)}: give it a longer --budget"
     if quantized := [race.recipe_of(one.spec) for one in race.contenders if one.spec.dtype in QUANTIZED]:
         yield "Quantised", f"{', '.join(quantized)}: if the accuracy suits, which is not judged here"
     if compiling := _compiling(race):
@@ -131,14 +132,16 @@ def _compiling(race: Race) -> str:
     rows = () if race.record is None or race.cost.unit != "s" else race.record.rows
     batch_size = batch_of(race.winner, race.batch_size)
     row = next((one for one in rows if one.batch_size == batch_size), None)
-    won = next((one for one in race.contenders if one.spec == race.winner), None)
-    if row is None or won is None or won.judgement is None or not won.judgement.ratio or not row.samples_per_s:
+    plain = [one for one in race.contenders if one.of_winner and not is_compile_mode(one.spec.mode)]
+    best = max(plain, key=lambda one: one.of_winner or 0.0, default=None)
+    if row is None or best is None or not best.of_winner or best.of_winner >= 1 or not row.samples_per_s:
         return ""
     compiled_s = max((one.compiled.seconds for one in row.timings if one.compiled is not None), default=None)
-    if compiled_s is None or won.judgement.ratio <= 1:
+    if compiled_s is None:
         return ""
-    gained_s = row.batch_size / row.samples_per_s * (won.judgement.ratio - 1)
-    return f"takes {compiled_s:.0f} s, which {compiled_s / gained_s:.0f} batches of {batch_size} make up for"
+    gained_s = row.batch_size / row.samples_per_s * (1 / best.of_winner - 1)
+    repaid = f"{compiled_s / gained_s:.0f} batches of {batch_size} make up for"
+    return f"takes {compiled_s:.0f} s, which {repaid}, compared with {race.recipe_of(best.spec)}"
 
 
 def _ratio(one: Contender) -> str:

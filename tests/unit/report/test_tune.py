@@ -1,0 +1,62 @@
+"""The report of a race: each ratio has its two variants, and its files are recognised."""
+
+import pytest
+from msgspec.structs import replace
+from support.folders import ROOT
+
+from tputfind import load
+from tputfind.commands.report import main
+from tputfind.errors import BadRequest
+from tputfind.report.outputs import forms, is_report
+from tputfind.report.results import document_of, text
+
+
+def race(name="nvidia-h200-x2/tune/resnet50-fp16"):
+    return load(ROOT / f"results/{name}.json")
+
+
+def answers_of(found):
+    return " ".join(text(found).partition("Winner ")[2].split())
+
+
+def test_every_ratio_names_its_variant_and_the_one_it_met():
+    told = answers_of(race())
+
+    assert (
+        "Brought fp16 nhwc eager 1.444 (1.391 to 1.498) times fp16 nchw eager; fp16 nhwc compile:freezing 1.839" in told
+    )
+    assert "the winner 2.65 times fp16 nchw eager; in samples/s at batch 2048" in told
+    assert "Not told apart fp16 nchw compile:freezing 0.976 (0.938 to 1.015) times fp16 nhwc compile:freezing" in told
+
+
+def test_compiling_is_repaid_compared_with_the_fastest_that_is_not_compiled():
+    assert "which 251 batches of 2048 make up for, compared with fp16 nhwc eager" in answers_of(race())
+    found = race()
+    compiled = tuple(one for one in found.contenders if one.spec.mode not in {"eager", "cudagraph"})
+    assert "make up for" not in answers_of(replace(found, contenders=compiled))
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_markdown_of_races_is_recognised_as_a_report(tmp_path, failed):
+    found = race()
+    if failed:
+        first, *others = found.contenders
+        lost = (replace(one, outcome="failed", judgement=None, of_winner=None, turns=None) for one in others)
+        found = replace(found, contenders=(replace(first, of_winner=None), *lost), record=None)
+    (path := tmp_path / "race.md").write_bytes(forms(document_of(found))["md"]())
+
+    assert is_report(path, "md")
+
+
+def test_race_is_saved_again_over_itself_and_not_over_another(tmp_path, capsys):
+    path = tmp_path / "race.json"
+    one, other = (ROOT / f"results/nvidia-h200/tune/{name}-fp16.json" for name in ("resnet50", "vit_b_16"))
+
+    def save(source):
+        return main({"records": [source], "save": [path], "overwrite": False}, show_traceback=False)
+
+    assert save(one) == 0
+    path.write_text(path.read_text().replace("  ", " "))
+    assert save(one) == 0
+    with pytest.raises(BadRequest, match=r"race\.json"):
+        save(other)
