@@ -732,6 +732,22 @@ class NoNumbers(nn.Module):
         return x / 0
 
 
+class DiesInSmallBatches(nn.Module):
+    """Ends the process at a small batch after a larger one, as a kernel that reads out of bounds."""
+
+    largest = 0
+
+    def forward(self, x):
+        if len(x) < self.largest:
+            os._exit(9)
+        self.largest = len(x)
+        return 2 * x
+
+
+def dies_in_small_batches():
+    return DiesInSmallBatches(), small_inputs
+
+
 def no_numbers():
     return NoNumbers(), small_inputs
 

@@ -98,6 +98,17 @@ def test_value_missing_only_in_large_batch_is_wrong_output(tmp_path, ask):
     ]
 
 
+@pytest.mark.parametrize("sizes", [("--batch-sizes", 64), ("--max-batch", 64)])
+def test_row_is_kept_if_the_check_of_its_output_ends_the_process(tmp_path, ask, sizes):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:dies_in_small_batches", *sizes, *QUICK)
+
+    assert ran.status == 0, ran.err
+    row = ran.record().row(64)
+    assert (row.status, row.output.result) == ("ok", "unchecked")
+    assert "the check ended the process: exited with status 9" in row.output.remark
+    assert row.samples_per_s
+
+
 def test_outputs_that_vanish_in_half_precision_are_not_taken_for_right(tmp_path, ask):
     ran = ask(tmp_path, f"{MODELS}/plain.py:underflows", "--dtype", "fp16", "--batch-sizes", 16, *QUICK)
 

@@ -23,7 +23,7 @@ from tputfind.processes.failures import (
 )
 from tputfind.processes.messages import Diagnose, Diagnosis, Plan, TimeBatches, Timed, TryBatch
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import TRIAL_STEPS, Failure, Health, Row, Trial
+from tputfind.record.record import TRIAL_STEPS, Failure, Health, OutputCheck, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.search.forecast import going_on
@@ -246,21 +246,36 @@ def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilit
 def _rows(
     answers: Iterable[Timed], watch: health.Watch, host: HostWatch, barrier: Barrier, others_bytes: int | None
 ) -> Iterator[Row]:
-    """Yield a row of each batch, with the state of the device and the host during its throughput window."""
+    """Yield a row of each batch, with the state of the device and the host during its throughput window.
+
+    If the checks of a row end the process, the row stays unchecked.
+    """
     seen: Health | None = None
     others_busy_cores: float | None = None
-    for answer in answers:
-        barrier.hear(answer)
-        if answer.window == "begins":
-            watch.begin()
-            host.begin()
-        elif answer.window == "ended":
-            seen, others_busy_cores = watch.end(), host.end()
-        elif answer.row is not None:
-            beside = {"health": seen, "others_busy_cores": others_busy_cores, "all_busy_share": barrier.all_busy_share}
-            timings = tuple(msgspec.structs.replace(timing, **beside) for timing in answer.row.timings)
-            yield msgspec.structs.replace(answer.row, timings=timings, memory_of_others_bytes=others_bytes)
-            seen = others_busy_cores = None
+    unchecked: Row | None = None
+
+    def with_state(row: Row) -> Row:
+        beside = {"health": seen, "others_busy_cores": others_busy_cores, "all_busy_share": barrier.all_busy_share}
+        timings = tuple(msgspec.structs.replace(timing, **beside) for timing in row.timings)
+        return msgspec.structs.replace(row, timings=timings, memory_of_others_bytes=others_bytes)
+
+    try:
+        for answer in answers:
+            barrier.hear(answer)
+            if answer.window == "begins":
+                watch.begin()
+                host.begin()
+            elif answer.window == "ended":
+                seen, others_busy_cores = watch.end(), host.end()
+            elif answer.row is not None:
+                yield with_state(answer.row)
+                seen = others_busy_cores = unchecked = None
+            unchecked = answer.unchecked or unchecked
+    except ChildFailed as death:
+        if unchecked is None:
+            raise
+        output = OutputCheck(result="unchecked", remark=f"the check ended the process: {death.failure.message}")
+        yield with_state(msgspec.structs.replace(unchecked, output=output))
 
 
 def is_other_memory_equal(then_bytes: int | None, now_bytes: int | None) -> bool:

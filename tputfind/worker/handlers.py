@@ -102,6 +102,9 @@ class _Told:
             self.graphs = graphs_now()
         self._say(_answer(messages.Timed(window="begins" if begins else "ended", at_s=monotonic())))
 
+    def unchecked(self, row: Row) -> None:
+        self._say(_answer(messages.Timed(unchecked=row)))
+
     def meet(self, work: Callable[[], int]) -> int:
         if self._gate_fd is None:
             return 0
@@ -329,6 +332,14 @@ def _time_batch(
             device.lift_limit()  # as after a trial: checking the samples may take memory
         seen = tuple(_observations(loaded, compiled_before=listener.graphs))
         _check_samples(loaded)
+        row = Row(
+            batch_size=batch_size,
+            timings=(timing,),
+            **used._asdict(),
+            parameter_bytes=workload.parameter_bytes,
+            samples=_samples(workload, batch_size),
+        )
+        listener.unchecked(row)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch, last) if asked.number == 0 else None
         del last
@@ -340,15 +351,7 @@ def _time_batch(
         first = tried is None and not asked.number  # after a trial no limit is left
         if first and _grows(device, loaded, min(windows.latency_ms)):
             seen += ("grows",)
-    return Row(
-        batch_size=batch_size,
-        timings=(timing,),
-        **used._asdict(),
-        output=output,
-        parameter_bytes=workload.parameter_bytes,
-        seen=seen,
-        samples=_samples(workload, batch_size),
-    )
+    return msgspec.structs.replace(row, output=output, seen=seen)
 
 
 def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages.Turn]:
