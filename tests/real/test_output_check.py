@@ -209,6 +209,19 @@ def test_sample_near_largest_number_may_overflow_in_another_batch():
     assert check_output(model_fp16, "fp16", 2).result == "not_finite"
 
 
+def masked(x):
+    return x.masked_fill(x > 1, -torch.inf)
+
+
+def test_scores_masked_by_minus_infinity_are_compared_by_the_others():
+    assert checked(masked).result == "right"
+    assert checked(masked, size=4).result == "small"
+    assert checked(lambda x: changes(0, 1.0)(masked(x))).kind == "wrong_output"
+    assert checked(masked, dtype="fp16").result == "right"  # computed in fp32
+    in_half = batch_of(masked, 16, dtype=torch.float16)
+    assert check_output(in_half, "fp16", 2).result == "not_finite"  # fp16 overflows to minus infinity, too
+
+
 def test_model_writing_into_input_or_output_is_not_wrong():
     kept = torch.zeros(64, 4)
 

@@ -22,6 +22,7 @@ from tputfind.worker.devices.protocol import Device
 from tputfind.worker.structures import tensors_of
 
 _CHECKED: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_MASKING: Final = (torch.float64, torch.float32, torch.bfloat16)
 _MEDIUM: Final = 16
 """Maximum factor between the sizes of the two references, which makes them use different kernels.
 
@@ -126,7 +127,7 @@ def _compare_with_eager(batch: Batch, eager: Batch, noise: float) -> OutputCheck
     def run_restored(which: Batch) -> list[_Sample]:
         if batch.restore is not None:
             batch.restore()
-        return [_Sample(tensor.double().clone(), torch.finfo(tensor.dtype)) for tensor in _tensors(which())]
+        return [_copy_values(tensor) for tensor in _tensors(which())]
 
     here, there, again = map(run_restored, (batch, eager, eager))
     if not there:
@@ -322,14 +323,26 @@ def _tensors(output: object) -> list[torch.Tensor]:
 def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
     """Copy the parts of an output that will be compared, before another call may overwrite them."""
     axes = [axis for axis, length in enumerate(output.shape) if length == size and output.numel()]
-    limits = torch.finfo(output.dtype)
     bad = {axis: list(_bad_places(output, axis)) for axis in axes}
     return _Look(
         output.shape,
-        {axis: tuple(_Sample(output.select(axis, p).clone().double(), limits) for p in places) for axis in axes},
+        {axis: tuple(_copy_values(output.select(axis, place)) for place in places) for axis in axes},
         bad,
-        finite=not any(bad.values()) if axes else bool(torch.isfinite(output).all()),
+        finite=not any(bad.values()) if axes else bool(_is_fine(output).all()),
     )
+
+
+def _copy_values(tensor: torch.Tensor) -> _Sample:
+    """Return the values of an output, with 0 for those that are minus infinity on purpose: see ``_is_fine``."""
+    values, limits = tensor.clone().double(), torch.finfo(tensor.dtype)
+    return _Sample(values.masked_fill_(values == -math.inf, 0.0) if tensor.dtype in _MASKING else values, limits)
+
+
+def _is_fine(tensor: torch.Tensor) -> torch.Tensor:
+    """Return which values are finite, or minus infinity among such, as masks write it; fp16 overflows to it, too."""
+    fine = torch.isfinite(tensor)
+    is_masked = tensor.dtype in _MASKING and bool(fine.any()) and not bool(fine.all())
+    return fine | torch.isneginf(tensor) if is_masked else fine
 
 
 def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:
@@ -362,7 +375,7 @@ def _bad_places(output: torch.Tensor, axis: int) -> Iterator[int]:
     length = max(1, _CHUNK_ELEMENTS * output.shape[axis] // output.numel())
     for start in range(0, output.shape[axis], length):
         piece = output.narrow(axis, start, min(length, output.shape[axis] - start))
-        fine = torch.isfinite(piece).movedim(axis, 0).reshape(piece.shape[axis], -1).all(dim=1)
+        fine = _is_fine(piece).movedim(axis, 0).reshape(piece.shape[axis], -1).all(dim=1)
         if not bool(fine.all()):
             yield from (start + int(index) for index in (~fine).nonzero().flatten())
 
