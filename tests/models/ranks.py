@@ -138,6 +138,29 @@ def needs_json_tool() -> tputfind.Step:
     return fails()
 
 
+class Shared(nn.Module):
+    """Blocks that cannot be sharded one by one: they share weights with each other or with the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        position = nn.Linear(400, 400, bias=False)
+        items = (nn.ModuleDict({"mix": nn.Linear(400, 400), "position": position}) for _ in range(2))
+        self.layers = nn.ModuleList(items)
+        self.embedding = nn.ModuleList([nn.Sequential(nn.Linear(400, 400, bias=False))])
+        self.head = nn.Linear(400, 400)
+        self.head.weight = self.embedding[0][0].weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.embedding[0](x)
+        for layer in self.layers:
+            x = x + layer["position"](layer["mix"](x))
+        return self.head(x)
+
+
+def shares() -> tuple[nn.Module, object]:
+    return Shared(), lambda size: torch.randn(size, 400)
+
+
 class Adapted(nn.Module):
     """A frozen layer of 256 MiB, whose weights take no memory of the host."""
 

@@ -37,6 +37,14 @@ def test_edge_runs_on_both_ranks_and_one_more_fails_in_bare_loop(tmp_path):
     assert not bare.ranks_take(path, edge.fails_at, limit * MIB)
 
 
+def test_model_whose_blocks_share_weights_is_sharded(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/ranks.py:shares", *TRAINED, "--parallel", "fsdp")
+
+    assert ran.status == 0, ran.err
+    (row,) = ran.record("*-x2-*").rows
+    assert (row.status, row.output.result) == ("ok", "loss")
+
+
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_model_trains_on_two_devices_and_is_compared_with_one(tmp_path, ask, parallel):
     ran = ask(tmp_path, *SMALL, "--parallel", parallel, "--save", "rows.csv")

@@ -351,24 +351,35 @@ def _shard(module: nn.Module, device: torch.device) -> nn.Module:
     for block in _blocks(module):
         fully_shard(block, mesh=mesh)
     fully_shard(module, mesh=mesh)  # in place
-    return module
+    return module.to(device)  # which modules may use to move more than their weights
 
 
 def _blocks(module: nn.Module) -> list[nn.Module]:
     """Return the blocks of a model that are sharded by themselves, the innermost first.
 
     They are the modules that its library marks as not to be split. Without such marks, they are the composite items of
-    its module lists and sequences that have at least ``_SMALL_PARAMETERS`` parameters.
+    its containers that have at least ``_SMALL_PARAMETERS`` parameters. Blocks that share a parameter with the rest of
+    the model, as an embedding with its head, are none.
     """
     named = set(getattr(module, "_no_split_modules", None) or ())  # transformers
-    if named and (found := [one for one in module.modules() if type(one).__name__ in named]):
-        return found[::-1]
-    held = [
-        block
-        for holder in module.modules()
-        if isinstance(holder, (nn.ModuleList, nn.Sequential))
-        for block in holder.children()
-        if not isinstance(block, (nn.ModuleList, nn.Sequential)) and any(True for _ in block.children())
-    ]
-    large = [block for block in held if sum(one.numel() for one in block.parameters()) >= _SMALL_PARAMETERS]
-    return list(dict.fromkeys(large))[::-1]
+    found = [one for one in module.modules() if type(one).__name__ in named]
+    if not found:
+        containers = nn.ModuleList, nn.ModuleDict, nn.Sequential
+        held = [
+            block
+            for holder in module.modules()
+            if isinstance(holder, containers)
+            for block in holder.children()
+            if not isinstance(block, containers) and any(True for _ in block.children())
+        ]
+        found = [block for block in held if sum(one.numel() for one in block.parameters()) >= _SMALL_PARAMETERS]
+    owners: dict[int, set[int]] = {}
+    for owner in module.modules():
+        for parameter in owner.parameters(recurse=False):
+            owners.setdefault(id(parameter), set()).add(id(owner))
+
+    def is_by_itself(block: nn.Module) -> bool:
+        inside = {id(one) for one in block.modules()}
+        return all(owners[id(parameter)] <= inside for parameter in block.parameters())
+
+    return [block for block in dict.fromkeys(found) if is_by_itself(block)][::-1]
