@@ -60,11 +60,13 @@ class Batch:
         inputs: Call,
         split: Callable[[], Split],
         again: Callable[[], Call] | None = None,
+        *,
+        has_state: bool = False,
     ) -> None:
         """Keep the model and its inputs, which are on the device.
 
         ``split`` returns the location of the samples in the inputs. ``again`` makes the same inputs once more; it is
-        None if writes into them need not be undone.
+        None if writes into them need not be undone. With ``has_state``, objects without tensors keep what steps change.
         """
         self.size = size
         self.compiled: Compiled | None = None
@@ -76,6 +78,7 @@ class Batch:
         self._inputs = inputs
         self._given = inputs
         self._renews = True
+        self._has_state = has_state
         self._split = split
         self._again = again
         self._writes = False
@@ -152,7 +155,7 @@ class Batch:
 
     def _bound(self, step: Callable[..., object]) -> Callable[[], object]:
         def run() -> object:
-            self._given = copy_containers(self._inputs) if self._renews else self._inputs
+            self._given = copy_containers(self._inputs, of_tensors=self._has_state) if self._renews else self._inputs
             return step(*self._given[0], **self._given[1])
 
         return run
@@ -184,7 +187,7 @@ class Batch:
         whole = [type(leaf).__name__ for leaf in leaves if moves(leaf) and not isinstance(leaf, torch.Tensor)]
         if whole:
             raise BadRequest(f"a {whole[0]} among the inputs cannot be copied into, so no copies can be timed")
-        resident = tensors_of(leaves)
+        resident = {id(tensor): tensor for tensor in tensors_of(leaves)}.values()  # one may be several arguments
         pairs = [(value, torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value)) for value in resident]
 
         def copy_inputs() -> None:

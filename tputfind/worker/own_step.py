@@ -120,7 +120,7 @@ class OwnStep:
         if self._makes_its_batch:
             self._idle = idle_of(_optimizers_here())
         self._doing("")
-        batch = Batch(self._run, batch_size, call, lambda: self._findings.split)
+        batch = Batch(self._run, batch_size, call, lambda: self._findings.split, has_state=True)
         batch.outline = None if self._makes_its_batch else outline(call)
         self._run_once: Callable[[Any], object] | None = self._first
         return batch

@@ -66,18 +66,24 @@ class Placement(NamedTuple):
             return tensor
         return tensor.to(memory_format=self.memory_format(tensor.dim()))
 
-    def place(self, value: Any, placed: Copies | None = None) -> Any:
+    def place(self, value: Any, placed: Copies | None = None, tensors: Copies | None = None) -> Any:
         """Return a value with its tensors, also those in objects, on the device; other parts stay unchanged.
 
         ``placed`` holds the copies of the parts of an object, so that parts that refer to each other also do so on the
-        device. Samples of a list are placed one by one, also one object that the list holds several times.
+        device. ``tensors`` are those placed so far: a tensor that is several arguments is one on the device, too.
+        Samples of a list are placed one by one, also one object that the list holds several times.
         """
         if placed is not None and id(value) in placed:
             return placed[id(value)][1]
         if isinstance(value, torch.Tensor):
+            if tensors is not None and id(value) in tensors:
+                return tensors[id(value)][1]
             placed_tensor = self.arrange(value).to(self.device_of(value))
             is_leaf = value.requires_grad and value.is_leaf and placed_tensor is not value
-            return placed_tensor.detach().requires_grad_() if is_leaf else placed_tensor
+            placed_tensor = placed_tensor.detach().requires_grad_() if is_leaf else placed_tensor
+            if tensors is not None:
+                tensors[id(value)] = value, placed_tensor
+            return placed_tensor
         if moves(value):
             moved = value.to(self.device)
             moved = value if moved is None else moved  # some move in place
@@ -87,20 +93,24 @@ class Placement(NamedTuple):
         parts = contents_of(value)
         if parts is None:
             return value
+        tensors = None if isinstance(value, list) else {} if tensors is None else tensors
         if placed is None and isinstance(value, (list, tuple, dict)):
-            return map_parts(self.place, value)
+            return map_parts(lambda part: self.place(part, None, tensors), value)
         placed = {} if placed is None else placed
-        return convert_parts(value, parts, lambda part: self.place(part, placed), placed)
+        return convert_parts(value, parts, lambda part: self.place(part, placed, tensors), placed)
 
-    def repeat(self, value: Any, split: Split, few: int, many: int) -> Any:
+    def repeat(self, value: Any, split: Split, few: int, many: int, tensors: Copies | None = None) -> Any:
         """Return a value on the device with ``many`` samples that repeat the ``few`` of ``value``; see ``copies``.
 
         It takes as much of the device's memory as a value made for ``many`` samples. ``repeatable_split`` returns the
-        location of the samples.
+        location of the samples. ``tensors`` is as for ``place``.
         """
+        tensors = {} if tensors is None else tensors
         match split:
             case int(axis) | Rows(axis):
-                return self._fill(value, axis, few, many)
+                if id(value) not in tensors:
+                    tensors[id(value)] = value, self._fill(value, axis, few, many)
+                return tensors[id(value)][1]
             case "listed":
                 items = [self.place(item) for item in value]
                 for start, _, count in copies(few, many):
@@ -108,9 +118,11 @@ class Placement(NamedTuple):
                 return replace_parts(value, dict(enumerate(items)))
             case dict():
                 parts = parts_of(value) or {}
-                return replace_parts(value, {key: self.repeat(parts[key], split[key], few, many) for key in split})
+                return replace_parts(
+                    value, {key: self.repeat(parts[key], split[key], few, many, tensors) for key in split}
+                )
             case _:
-                return self.place(value)
+                return self.place(value, None, tensors)
 
     def _fill(self, tensor: torch.Tensor, axis: int, few: int, many: int) -> torch.Tensor:
         samples = self.arrange(tensor)

@@ -8,6 +8,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, MutableMapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import partial
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -118,12 +121,19 @@ def contents_of(value: object) -> dict[Any, Any] | None:
     return parts
 
 
-def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None) -> Any:
-    """Return a copy of the containers, dataclasses and objects that hold tensors in a value; it shares the tensors.
+def _held_by(value: object) -> dict[Any, Any] | None:
+    """Return the parts of a container or the attributes of an object without ``to``; None for any other value."""
+    parts = contents_of(value)
+    is_object = parts is None and hasattr(value, "__dict__") and not moves(value) and not callable(value)
+    return attributes_of(value) if is_object and not isinstance(value, (Enum, ModuleType)) else parts
 
-    An object that cannot be copied is returned itself. Objects with a method ``to`` are copied with their own lists,
-    dicts and tuples only. ``copies`` holds the objects copied so far, so that objects that refer to each other also do
-    so in the copy.
+
+def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *, of_tensors: bool = False) -> Any:
+    """Return a copy of the containers, dataclasses and objects in a value; it shares the tensors.
+
+    An object that cannot be copied is returned itself, and with ``of_tensors`` an object that holds no tensors.
+    Objects with a method ``to`` are copied with their own lists, dicts and tuples only. ``copies`` holds the objects
+    copied so far, so that objects that refer to each other also do so in the copy.
     """
     copies = {} if copies is None else copies
     if isinstance(value, (torch.Tensor, *_NO_STRUCTURE)) or depth > _DEEPEST:
@@ -131,15 +141,16 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None) ->
     if id(value) in copies:
         return copies[id(value)][1]
     with suppress(Exception):  # the object's own code can raise anything
-        contents = contents_of(value)
+        contents = contents_of(value) if of_tensors else _held_by(value)
         if contents is not None:
-            return convert_parts(value, contents, lambda part: copy_containers(part, depth + 1, copies), copies)
+            again = partial(copy_containers, depth=depth + 1, copies=copies, of_tensors=of_tensors)
+            return convert_parts(value, contents, again, copies)
         if moves(value):
             made = copy.copy(value)
             copies[id(value)] = value, made
             for name, part in (attributes_of(value) or {}).items():
                 if type(part) in (list, dict, tuple):
-                    object.__setattr__(made, name, copy_containers(part, depth + 1, copies))
+                    object.__setattr__(made, name, copy_containers(part, depth + 1, copies, of_tensors=of_tensors))
             return made
     copies[id(value)] = value, value
     return value
@@ -157,7 +168,7 @@ def has_same_parts(one: object, other: object, depth: int = 0, seen: Copies | No
         return False
     seen[id(one)] = one, other
     mine, theirs = (
-        attributes_of(each) if moves(each) and parts_of(each) is None else contents_of(each) for each in (one, other)
+        attributes_of(each) if moves(each) and parts_of(each) is None else _held_by(each) for each in (one, other)
     )
     if mine is None or theirs is None or mine.keys() != theirs.keys():
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
@@ -105,6 +106,45 @@ def test_list_of_an_object_that_moves_itself_is_copied_with_it():
 
     assert len(held.keys) == 1
     assert not has_same_parts(held, copied)
+
+
+class Cache:
+    """Holds what a step adds, as a cache of keys does, and nothing at first."""
+
+    def __init__(self) -> None:
+        self.keys: torch.Tensor | None = None
+        self.layers: list[torch.Tensor] = []
+
+
+@pytest.mark.parametrize("attribute", ["keys", "layers"])
+def test_object_that_a_step_fills_is_new_at_every_step(attribute):
+    held = {"cache": Cache()}
+
+    copied = copy_containers(held)
+    assert has_same_parts(held, copied)
+    setattr(copied["cache"], attribute, torch.ones(1) if attribute == "keys" else [torch.ones(1)])
+
+    assert (held["cache"].keys, held["cache"].layers) == (None, [])
+    assert not has_same_parts(held, copied)
+
+
+@pytest.mark.parametrize("value", [Enum("Way", "ahead").ahead, len])
+def test_what_is_no_data_is_not_copied(value):
+    assert copy_containers([value])[0] is value
+
+
+def test_tensor_that_is_several_arguments_is_one_on_the_device():
+    x = torch.randn(4, 8)
+    call = (x, x), {"values": x}
+
+    (query, key), named = TO_HALF.place(call)
+    (more, again), others = TO_HALF.repeat(call, split_of([call, ((x[:2],) * 2, {"values": x[:2]})], [4, 2]), 4, 16)
+
+    assert query is key is named["values"]
+    assert more is again is others["values"]
+    assert more.shape == (16, 8)
+    samples = TO_HALF.place([x, x])
+    assert samples[0] is not samples[1]  # each sample has memory of its own
 
 
 class Labelled(torch.Tensor):
