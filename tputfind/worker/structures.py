@@ -52,7 +52,8 @@ def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     if hasattr(value, "_make"):  # a named tuple
         return value._make(parts.values())
     if isinstance(value, tuple):
-        return tuple(parts.values())
+        is_same = all(one is other for one, other in zip(value, parts.values(), strict=True))
+        return value if is_same else tuple(parts.values())  # a subclass, such as torch.Size, may not take parts
     return _set_parts(_copy_to_fill(value), parts)
 
 

@@ -167,6 +167,12 @@ def test_tensors_in_any_container_and_of_any_class_get_the_dtype(held):
     assert [tensor.dtype for tensor in tensors_of(copy_containers(held))] == [torch.float32]
 
 
+def test_tuple_without_tensors_keeps_its_class():
+    held = {"size": torch.Size((2, 3)), "x": torch.ones(2)}
+
+    assert TO_HALF.place(held)["size"].numel() == copy_containers(held)["size"].numel() == 6
+
+
 def test_input_that_takes_gradients_does_so_in_another_dtype():
     with torch.no_grad():
         placed = TO_HALF.place(torch.ones(2, requires_grad=True))
