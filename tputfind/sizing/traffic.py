@@ -103,19 +103,24 @@ class Traffic(NamedTuple):
         return drawn
 
     def _replay(self, count: int, share: float, chance: np.random.Generator, seed: Sequence[int]) -> Stream:
-        trace = np.array(self.gaps)
-        passes = max(1, ceil(count / share / len(trace)))
+        assert self.gaps is not None
+        since = _times_of(self.gaps)
+        passes = max(1, ceil((count - 1) / share / len(since)))
         if share == 1:
-            places = np.arange(min(passes, max(1, _LONGEST_TRACE // len(trace))) * len(trace))
+            places = np.arange(min(passes, max(1, _LONGEST_TRACE // len(since))) * len(since))
         else:
-            skips = chance.geometric(share, ceil(1.2 * share * passes * len(trace)) + 100)
+            skips = chance.geometric(share, ceil(1.2 * share * passes * len(since)) + 100)
             places = np.cumsum(skips) - 1
-            places = places[places < passes * len(trace)]
-        turns, within = np.divmod(places, len(trace))
-        since, period = np.cumsum(trace), float(trace.sum() + trace.mean())
-        times: NDArray[np.float64] = (since[within] + turns * period) * (share * len(trace) / period)
+            places = places[places < passes * len(since)]
+        turns, within = np.divmod(places, len(since))
+        times: NDArray[np.float64] = (since[within] + turns * since[-1]) * (share * len(since) / since[-1])
         sizes = self._draw_sizes(len(times), seed) if self.counts is None else np.array(self.counts)[within]
         return Stream(times, sizes)
+
+
+@lru_cache(maxsize=2)
+def _times_of(gaps: tuple[float, ...]) -> NDArray[np.float64]:
+    return np.cumsum(gaps)
 
 
 def without_idle(times: NDArray[np.float64], longest: float, window: float) -> NDArray[np.float64]:

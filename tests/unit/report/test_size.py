@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -141,9 +142,16 @@ def test_span_bounds_share_one_unit_if_possible(low, high, text):
 def test_recorded_requests_are_shown_with_span_and_both_rates():
     (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "gaps": (0.02,) * 199})).plans
 
-    assert (
-        dict(details(plan))["Arrivals"] == "200 in 3.98 s, 50.00/s, all replayed at 100.0/s; times of batches are drawn"
-    )
+    told = dict(details(plan))["Arrivals"]
+    assert told == "200 in 3.98 s, 50.00/s, replayed at 100.0/s; times of batches are drawn"
+
+
+def test_refusals_near_the_target_are_undecided_and_not_a_miss():
+    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0})).plans
+    refuses = replace(plan.outcome, tail_ms=math.inf, refused=0.1, verdict="undecided")
+    told = dict(details(replace(plan, outcome=refuses, fewer=refuses)))
+
+    assert "undecided: too near the target to tell, 10.00% of the requests refused" in str(told)
 
 
 @pytest.mark.parametrize(

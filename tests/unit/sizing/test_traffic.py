@@ -44,11 +44,16 @@ def test_half_of_a_bursty_stream_is_nearer_to_a_poisson_stream():
 
 
 def test_recorded_stream_is_replayed_whole_from_its_beginning():
-    """Between two rounds lie the mean gap, 50.5, and the first gap."""
-    times = Traffic(gaps=RAMP).draw(101, 1.0, (0,)).times
+    times = Traffic(gaps=RAMP).draw(102, 1.0, (0,)).times
 
-    gaps = np.diff(times, prepend=0.0) * 50.5 * 101 / 100
-    assert gaps == pytest.approx(np.array([*RAMP, 51.5, *RAMP[1:]]))
+    gaps = np.diff(times, prepend=0.0) * 50.5  # the mean gap
+    assert gaps == pytest.approx(np.array([*RAMP, *RAMP]))
+
+
+def test_part_of_a_recorded_stream_is_drawn_from_one_replay_if_that_is_enough():
+    stream = Traffic(gaps=(1.0,) * 10_000).draw(1429, 1 / 7, (0,))
+
+    assert len(stream.times) == pytest.approx(1429, rel=0.1)
 
 
 def test_recorded_stream_is_thinned_to_its_share():

@@ -5,6 +5,7 @@ from math import inf
 from typing import Final
 
 from tputfind.sizing.calibration import Observed
+from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
@@ -92,7 +93,8 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     if plan.arrivals_per_s is not None:
         rates = format_figure(plan.arrivals_per_s), format_figure(demand.rate_per_s)
         log = f"{plan.arrivals} in {(plan.arrivals - 1) / plan.arrivals_per_s:.4g} s, {rates[0]}/s"
-        yield "Arrivals", f"{log}, all replayed at {rates[1]}/s; times of batches are drawn"
+        part = "replayed" if outcome.simulated == outcome.devices else "a part of them, drawn at random, replayed"
+        yield "Arrivals", f"{log}, {part} at {rates[1]}/s; times of batches are drawn"
 
 
 def mix(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -108,10 +110,16 @@ def mix(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Mix", f"{hour}, {million}: {saved:.1%} below {plan.outcome.devices} x {plan.device_name}"
     tail = f"p{plan.demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     yield "Meets", f"the target, {tail}, utilization {100 * outcome.utilization:.0f} %"
-    if plan.demand.routing == "random":
-        yield "Requests", "go to a device by chance, in proportion to what it can do with full batches"
-    else:
-        yield "Batches", "are taken by the device that has been idle for the longest, of whichever kind"
+    yield _TAKEN[plan.demand.routing]
+
+
+_TAKEN: Final[dict[Routing, tuple[str, str]]] = {
+    "shared": ("Batches", "are taken by the device that has been idle for the longest, of whichever kind"),
+    "random": ("Requests", "go to a device by chance, in proportion to what it can do with full batches"),
+    "least-loaded": ("Requests", "go to the device with the fewest unanswered ones, of whichever kind"),
+    "two-choices": ("Requests", "go to the one of two random devices that has fewer unanswered ones"),
+}
+"""How the devices of a mix get their work, by routing."""
 
 
 def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
@@ -253,7 +261,8 @@ def _verdict(plan: Plan, outcome: Outcome) -> str:
     if outcome.is_saturated:
         return f"target missed, {utilization} utilization: the queue grows"
     if outcome.tail_ms == inf:
-        return f"target missed, {outcome.refused:.2%} of the requests refused"
+        known = "undecided: too near the target to tell" if outcome.verdict == "undecided" else "target missed"
+        return f"{known}, {outcome.refused:.2%} of the requests refused"
     tail = f"p{demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
     if outcome.utilization > demand.highest_utilization:
         return f"target missed, utilization of {utilization} is above --max-utilization"

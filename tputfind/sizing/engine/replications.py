@@ -121,6 +121,8 @@ class Effort(NamedTuple):
 
     Above ``cell`` devices behind one queue or a router, this many are simulated, as one of equal cells behind a random
     split.
+
+    A pilot may be one replication of a long recorded stream; its verdict is then undecided.
     """
 
     least: float
@@ -129,6 +131,7 @@ class Effort(NamedTuple):
     half_width: float = inf
     cell: int = CELL
     phases: float = _PHASES
+    is_pilot: bool = False
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,7 +266,9 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     weights = np.array([part.weight for part in parts])
     runs: list[list[_Run]] = []
     first = _FIRST if traffic.gaps is None else _FIRST_RECORDED
-    wanted = 1 if traffic.gaps is None else first
+    # Replications of a whole log differ by the times of batches alone, and in a long one these even out.
+    is_alone = effort.is_pilot and traffic.gaps is not None and parts[0].share == 1 and plans[0].measured >= effort.most
+    wanted = 1 if traffic.gaps is None or is_alone else first
     batch, close = _QUICK if is_quick(server, traffic) else _PLAIN
 
     def is_late(latency_ms: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -296,8 +301,10 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         # Devices may take longer to fall out of step than any replication lasts.
         used = runs[::2] if differ else runs
         # Every replication has the same recorded requests: only whole replications differ by chance.
-        measured = _Latencies(used, weights, goal, ceil(_BATCHES / len(used)) if traffic.gaps is None else 1)
+        cut = ceil(_BATCHES / len(used)) if traffic.gaps is None or is_alone else 1
+        measured = _Latencies(used, weights, goal, cut)
         late, error = measured.share(is_late)
+        error = 0.0 if is_alone else error  # parts of a log differ by more than chance
         error = max(error, _LEAST_CHANCE * sqrt(goal.late * (1 - goal.late) / requests))
         if differ and _differ(*np.split(means[::2], 2, axis=1)):
             in_step, _ = _Latencies(runs[1::2], weights, goal, _BATCHES).share(is_late)
@@ -313,8 +320,10 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
         )
         relaxed = [len(runs) * plan.measured / max(plan.relaxation, 1e-9) for plan in plans]
         relaxations = min(relaxed)
-        is_long = effort.near == inf or (
-            relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured))
+        is_long = (
+            effort.near == inf
+            or traffic.gaps is not None
+            or (relaxations >= _ENOUGH and (relaxations >= goal.relaxations or is_far(measured)))
         )
         precise = max(_PRECISE * effort.near, _SMALL) * goal.late
         if excess < -_MEETS or (excess < -_MISSES and error <= 2 * precise and not is_near):
@@ -336,6 +345,7 @@ def simulate(fleet: Fleet, goal: Goal, effort: Effort, seed: Sequence[int]) -> S
     errors = t_quantile(measured.means - 1, _ONE_SIDED)
     meets = late + min(_IMPRECISE, errors * max(1.0, error / precise)) * error <= goal.late
     verdict: Verdict = "misses" if late - errors * error > goal.late else "meets" if is_sure and meets else "undecided"
+    verdict = "undecided" if is_alone else verdict
     samples = [sum(size * often for size, often in counted.items()) for counted in sizes]
     figures |= {"late": late, "late_error": error, "busy": min(1.0, busy)}
     figures["mean_batch"] = sum(samples) / max(1, sum(map(Counter.total, sizes)))
@@ -362,7 +372,7 @@ def _outcome(fleet: Fleet, *, verdict: Verdict, requests: int, simulated: int, *
 
 def can_tell(fleet: Fleet, goal: Goal, most: float, tail_ms: float) -> bool:
     """Whether this many requests can show that a fleet with about this percentile meets a target."""
-    if fleet.utilization >= 1 and fleet.server.limit == inf:
+    if (fleet.utilization >= 1 and fleet.server.limit == inf) or fleet.traffic.gaps is not None:
         return True
     for part in _parts(fleet, CELL):
         is_long = goal.relaxations * _relaxation(part, fleet) * (1 + _WARM_UP / _MEASURED) <= most

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, combinations, product
-from math import ceil, floor, inf
+from math import ceil, floor
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -164,7 +164,8 @@ class _Pair:
                     for kind, offer in zip(kinds, self._pair, strict=True)
                 ]
                 self._tell(f"{self._pair[0].record.spec.model}: simulating {' and '.join(each)}")
-            pilot = simulate(fleet, demand.goal, Effort(_PILOT, _MOST / 10, inf, inf, 64), (demand.seed, _MIX, 0))
+            effort = Effort(_PILOT, _MOST / 10, cell=64, is_pilot=True)
+            pilot = simulate(fleet, demand.goal, effort, (demand.seed, _MIX, 0))
             if pilot.outcome.tail_ms > demand.target_ms:
                 continue
             effort = Effort(floor_requests, max(most, 1.3 * floor_requests), _NEAR, _HALF_WIDTH)

@@ -384,8 +384,11 @@ class Search:
                 )
                 effort = Effort(self._floor, most, near, min(2.0, longer) * HALF_WIDTH)
                 self._judged[key] = self._simulate(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
-            else:
+            elif self.demand.gaps is None:
                 self._judged[key] = pilot
+            else:  # a pilot may be one replication, which proves nothing
+                effort = Effort(_PILOT * self._floor, most)
+                self._judged[key] = self._simulate(devices, cap, self.demand.rate_per_s, effort, _JUDGEMENTS)
         return self._judged[key]
 
     def _can_tell(self, pilot: Simulated, most: float) -> bool:
@@ -438,7 +441,7 @@ class Search:
         if key not in self._pilots:
             most = _MOST_PILOT_QUICK if self._is_quick else _MOST_PILOT
             least = _PILOT * self._floor
-            effort = Effort(least, max(most, 1.3 * least))
+            effort = Effort(least, max(most, 1.3 * least), is_pilot=True)
             if not self._is_quick:
                 effort = effort._replace(cell=_PILOT_CELL, phases=_PILOT_PHASES)
             self._pilots[key] = self._simulate(*key, effort, _PILOTS)
