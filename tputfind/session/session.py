@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from math import inf
 from typing import Final
 
@@ -11,6 +11,7 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers
+from tputfind.errors import OutOfTime
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merge_rows
@@ -413,7 +414,8 @@ class Session:
         spec, smallest = self._spec, batch_size == self._spec.smallest_batch
         if not (smallest or spec.own_code) or failure is None or for_want_of_memory(failure):
             return
-        self._diagnose(batch_size, failure)
+        with suppress(OutOfTime):  # the failure is known, though not whether its cause is the handling of the model
+            self._diagnose(batch_size, failure)
         if smallest and all(one.failure is not None for one in self._trials_and_rows()):
             if is_kernel_fault(failure):
                 self.update(trials=tuple(map(_blame_model, self.record.trials)))
@@ -425,7 +427,7 @@ class Session:
         if about in self._diagnosed or failure.kind not in _OF_THE_MODEL:
             return
         self._diagnosed.add(about)
-        self._progress.doing(f"finding out why batch {batch_size} fails", None)
+        self._progress.doing(f"finding out why batch {batch_size} fails: {failure.plain}", None)
         found = self.runner.diagnose(batch_size, failure)
         if not found.settings:
             return
