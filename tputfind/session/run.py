@@ -51,17 +51,24 @@ def measure(
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:
-        session.until_it_runs(lambda: _search_and_time(session, children, progress, first))
-    except OutOfTime as late:
-        if not session.record.rows and session.record.edge is None:
-            return Measured(session.record, record_file, late)
-        session.finish()
+        _measure_until_budget_ends(session, children, progress, first)
     except TputfindError as error:
         return Measured(session.record, record_file, error)
     except KeyboardInterrupt as interruption:
         session.save_again()
         return Measured(session.record, record_file, interruption)
     return Measured(session.record, record_file, error_of(session.record))
+
+
+def _measure_until_budget_ends(
+    session: Session, children: Children, progress: Progress, first: Sequence[int]
+) -> None:
+    try:
+        session.until_it_runs(lambda: _search_and_time(session, children, progress, first))
+    except OutOfTime:
+        if not session.record.rows and session.record.edge is None:
+            raise
+        session.finish()
 
 
 def _search_and_time(session: Session, children: Children, progress: Progress, first: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers
-from tputfind.errors import OutOfTime
+from tputfind.errors import DeviceInUse, OutOfTime
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merge_rows
@@ -116,8 +116,11 @@ class Session:
 
     def save_again(self) -> None:
         """Save the measured record once more, with the edge so far: the last save may have been interrupted."""
+        edge = self.record.edge
+        with suppress(DeviceInUse):  # the edge so far depends on the memory of other processes
+            edge = self._edge_that_ran() or self.edge_so_far()
         if self.record.trials or self.record.rows:
-            self.update(edge=self._edge_that_ran() or self.edge_so_far())
+            self.update(edge=edge)
 
     def _edge_that_ran(self) -> Edge | None:
         """Return the edge found, or that by the trials and rows so far if its row failed and no time was left."""

@@ -4,11 +4,11 @@ from support.records import can_of, example, row
 from support.searches import OUT_OF_MEMORY, SEARCHES
 
 from tputfind.analysis.answers import answers
-from tputfind.errors import ModelFailed, OutOfTime
+from tputfind.errors import DeviceInUse, ModelFailed, OutOfTime
 from tputfind.processes.messages import Diagnosis
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, Row, Trial
-from tputfind.session import stopping
+from tputfind.session import run, stopping
 from tputfind.session.progress import Silent
 from tputfind.session.session import Session
 
@@ -323,6 +323,41 @@ def test_edge_so_far_counts_passed_and_failed_rows():
     found = session.edge_so_far()
 
     assert (found.largest_batch, found.fails_at, found.limited_by) == (24, 32, "memory")
+
+
+def raise_device_in_use():
+    raise DeviceInUse("other processes hold 1 GiB of the device")
+
+
+def test_interrupted_record_is_saved_though_others_use_the_device():
+    session, oracle = session_of(Trial(batch_size=16))
+    oracle.memory_of_others_bytes = raise_device_in_use
+    saved = []
+    session._progress.measured = saved.append
+
+    session.save_again()
+
+    assert [record.trials for record in saved] == [(Trial(batch_size=16),)]
+
+
+def test_error_at_the_end_of_the_budget_is_a_result(monkeypatch):
+    class LateRunner(Oracle):
+        def __init__(self, *_):
+            super().__init__([], 100.0)
+
+        memory_of_others_bytes = staticmethod(raise_device_in_use)
+
+        def time_batches(self, *_):
+            raise OutOfTime("--budget ended")
+
+    monkeypatch.setattr(run, "TrialRunner", LateRunner)
+    failed = Row(batch_size=32, failure=OUT_OF_MEMORY)
+    edge = Edge(largest_batch=32, limited_by="memory", fails_at=33)
+    record = replace(example(), rows=(failed,), edge=edge, trials=())
+
+    measured = run.measure(record, None, RecordFile(None, ""), Silent(), first=(8, 16))
+
+    assert isinstance(measured.ended_by, DeviceInUse)
 
 
 def test_finish_after_edge_row_failed_returns_edge_that_ran():
