@@ -51,7 +51,7 @@ class IsOwnStep(TputfindError, exit_code=2):
 
 
 class BrokenInstall(TputfindError, ImportError, exit_code=2):
-    """Raised when torch or torchvision does not import."""
+    """Raised when torch or torchvision does not import, or no process can be started to do it."""
 
 
 class BadRecord(TputfindError, ValueError, exit_code=2):

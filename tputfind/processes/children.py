@@ -54,6 +54,8 @@ IMPORT: Final = b"import "
 """Message to the server, followed by a package name: import the package, which later children need."""
 OPENED: Final = b"opened"
 """Reply to a request to import a package: the import has opened the device, which no child can open any more."""
+NO_FORK: Final = b"no fork "
+"""Beginning of the reply to a question for which the machine allows no further process; the reason follows."""
 _TAIL_BYTES: Final = 4096
 _GRACE_S: Final = 3.0
 """Time for a child to exit by itself after its last message, so that its own exit status is seen. The GPU's memory
@@ -233,6 +235,7 @@ class Children:
             TputfindError: the child refused the question.
             ChildFailed: the child ended before all its answers, or was silent for too long. The message has its rank.
             OutOfTime: the time set by ``end_within`` is over.
+            BrokenInstall: the machine allows no further process.
             KeyboardInterrupt: ``interrupt`` was called.
         """
         for package in self._wanted if group is None else ():
@@ -372,16 +375,20 @@ class Children:
                 f"from tputfind.worker.server import serve; serve({theirs.fileno()}); "
                 "os._exit(0)"  # an orderly exit of torch takes time and has no use
             )
-            self._server = subprocess.Popen(
-                [sys.executable, "-P", "-W", "ignore", "-c", program],
-                stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
-                pass_fds=[theirs.fileno(), *self._shared],
-                start_new_session=True,
-                env={**os.environ, COMPILER_CACHE: str(self._cache), **self._told},
-            )
-            theirs.close()
+            try:
+                self._server = subprocess.Popen(
+                    [sys.executable, "-P", "-W", "ignore", "-c", program],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._log,
+                    stderr=self._log,
+                    pass_fds=[theirs.fileno(), *self._shared],
+                    start_new_session=True,
+                    env={**os.environ, COMPILER_CACHE: str(self._cache), **self._told},
+                )
+            except OSError as error:
+                raise _no_further_process(f"{error.strerror}") from None
+            finally:
+                theirs.close()
             self._control = ours
             problem = self._word(ours)
             if problem:
@@ -439,13 +446,21 @@ class Children:
         return failures.death_failure(status, _last_line(self._log))
 
     def _exit_status(self, control: Connection) -> int | None:
-        """Wait for the child's exit status; if the server died too or both hang, close the server and return None."""
+        """Wait for the child's exit status; if the server died too or both hang, close the server and return None.
+
+        Raises:
+            BrokenInstall: the machine allows no further process.
+        """
+        said = b""
         try:
             if control.poll(_LAST_S):
-                return int(control.recv_bytes())
+                said = control.recv_bytes()
+                return int(said)
         except (EOFError, OSError, ValueError):
             pass
         self.close()
+        if said.startswith(NO_FORK):
+            raise _no_further_process(printable(said.removeprefix(NO_FORK).decode()))
         return None
 
 
@@ -465,6 +480,11 @@ class _Copy(Children):
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"
 RUN_AGAIN: Final = "free memory of the host, and run it again"
+
+
+def _no_further_process(reason: str) -> BrokenInstall:
+    hint = "raise its limit on processes, or free memory of the host, and run it again"
+    return BrokenInstall(f"the machine allows no further process: {reason}", hint)
 
 
 _PREPARING: Final = Lock()

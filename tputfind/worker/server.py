@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import psutil
 
-from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL, OPENED
+from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL, NO_FORK, OPENED
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a service manager sends to every process of a group.
@@ -72,16 +72,28 @@ def _answer_all(control: Connection) -> None:
             answers_fd, output_fd, gate_fd = (recv_handle(control) for _ in range(3))
         except (EOFError, OSError):
             return
-        pid = os.fork()
+        pid = _fork_or_report(control)
         if pid == 0:
             _run_child(control, question, (answers_fd, output_fd, gate_fd))
         for handle in (answers_fd, output_fd, gate_fd):
             os.close(handle)
+        if pid is None:
+            continue
         status = _wait_for_child(pid, control)
         try:
             control.send_bytes(str(status).encode())
         except OSError:
             return
+
+
+def _fork_or_report(control: Connection) -> int | None:
+    """Fork this process; if the machine allows no further process, tell the parent why, and return None."""
+    try:
+        return os.fork()
+    except OSError as error:
+        with suppress(OSError):
+            control.send_bytes(NO_FORK + f"{error.strerror}".encode())
+        return None
 
 
 _copies: set[int] = set()
@@ -90,17 +102,18 @@ _copies: set[int] = set()
 
 def _fork_copy(control: Connection, theirs_fd: int) -> None:
     """Fork a copy of this server, which answers on a connection of its own until that closes or this server ends."""
-    pid = os.fork()
-    if pid:
-        os.close(theirs_fd)
-        _copies.add(pid)
+    theirs = Connection(theirs_fd)
+    pid = _fork_or_report(theirs)
+    if pid != 0:
+        theirs.close()
+        _copies.update([] if pid is None else [pid])
         return
     control.close()
     _copies.clear()
     _die_with_parent()
     _adopt_orphans()
     os.environ[COMPILER_CACHE] += f"/{os.getpid()}"  # so that it compiles as if it were alone
-    _answer_all(Connection(theirs_fd))
+    _answer_all(theirs)
     os._exit(0)
 
 

@@ -1,0 +1,60 @@
+"""Questions to a server of processes on a machine that allows no further process."""
+
+import os
+import subprocess
+from multiprocessing import Pipe
+from threading import Thread
+
+import pytest
+
+from tputfind.errors import BrokenInstall
+from tputfind.processes.children import Children
+from tputfind.processes.messages import TryDevice
+from tputfind.record.environment import Environment
+from tputfind.worker import server
+
+NO_PROCESS = "the machine allows no further process: Resource temporarily unavailable"
+
+
+def refuse(*_, **__):
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
+@pytest.fixture
+def control():
+    """Yield the parent's end of the connection to a server in a thread."""
+    ours, theirs = Pipe()
+    thread = Thread(target=server._answer_all, args=(theirs,))
+    thread.start()
+    yield ours
+    ours.close()
+    thread.join()
+
+
+def ask(children):
+    return children.ask_one(TryDevice("cpu"), Environment, 10.0)
+
+
+def test_failed_fork_is_an_error_of_the_machine(control, monkeypatch):
+    monkeypatch.setattr(os, "fork", refuse)
+    with Children() as children:
+        children._control = control
+
+        with pytest.raises(BrokenInstall, match=NO_PROCESS):
+            ask(children)
+
+
+def test_failed_fork_of_another_server_is_an_error_of_the_machine(control, monkeypatch):
+    monkeypatch.setattr(os, "fork", refuse)
+    with Children() as children, Children() as copy:
+        children._control = control
+        copy._control = children.copy_server()
+
+        with pytest.raises(BrokenInstall, match=NO_PROCESS):
+            ask(copy)
+
+
+def test_server_that_cannot_start_is_an_error_of_the_machine(monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", refuse)
+    with Children() as children, pytest.raises(BrokenInstall, match=NO_PROCESS):
+        ask(children)
