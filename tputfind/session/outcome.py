@@ -6,7 +6,7 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import needed_bytes
-from tputfind.errors import BadRequest, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime, TputfindError
+from tputfind.errors import BadRequest, BrokenInstall, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime, TputfindError
 from tputfind.processes.failures import for_want_of_memory
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec
@@ -33,8 +33,9 @@ LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "error": "error",
 }
 _KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsupported", NothingFits: "out_of_memory"}
-_NOT_OF_THE_MODEL: Final = (OutOfTime, DeviceInUse)
-"""Errors of a run that say nothing about the model: ``--budget`` or ``--strict`` ended it before anything was timed."""
+_NOT_OF_THE_MODEL: Final = (OutOfTime, DeviceInUse, BrokenInstall)
+"""Errors of a run that say nothing about the model: ``--budget``, ``--strict`` or a broken server of processes ended it
+before anything was timed."""
 
 
 def obstacle(record: Record, trial: Trial) -> LimitedBy | None:
@@ -120,7 +121,7 @@ def error_of(record: Record) -> TputfindError | None:
 def failed_record(record: Record, error: TputfindError, kind: FailureKind | None = None) -> Record:
     """Return the record with one failed row that holds the error, so that lists show it too.
 
-    If ``--budget`` or ``--strict`` ended the run, the record has no row and can be resumed. ``kind`` defaults to the
+    If the error says nothing about the model, the record has no row and can be resumed. ``kind`` defaults to the
     kind of the error's type.
     """
     if kind is None and isinstance(error, _NOT_OF_THE_MODEL):

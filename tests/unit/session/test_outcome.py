@@ -7,7 +7,15 @@ from msgspec.structs import replace
 from support.records import example
 
 from tputfind.analysis.notices import ADVICE
-from tputfind.errors import BadRequest, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime
+from tputfind.errors import (
+    BadRequest,
+    BrokenInstall,
+    DeviceInUse,
+    ModelFailed,
+    NoSuchDevice,
+    NothingFits,
+    OutOfTime,
+)
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Row, Trial
 from tputfind.record.spec import read_spec
 from tputfind.session.outcome import (
@@ -109,7 +117,14 @@ def test_record_of_a_run_that_failed_has_one_row_with_the_error(error, given, ki
     assert {size for notice in failed.notices for size in notice.batch_sizes} <= {4}  # none of rows before
 
 
-@pytest.mark.parametrize("error", [OutOfTime("--budget ended"), DeviceInUse("other processes hold 1 GiB")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        OutOfTime("--budget ended"),
+        DeviceInUse("other processes hold 1 GiB"),
+        BrokenInstall("the measuring process does not start"),
+    ],
+)
 def test_failed_record_of_run_that_never_began_can_be_resumed(error):
     record = replace(example(), rows=(), finished=None)
 
