@@ -102,7 +102,8 @@ def without_accidents(record: Record) -> Record:
     trials = tuple(trial for trial in record.trials if not _is_accident(trial.failure))
     mended = (msgspec.structs.replace(row, failure=None) if _is_accident(row.failure) else row for row in record.rows)
     rows = tuple(row for row in mended if row.failure is not None or row.timings)
-    return msgspec.structs.replace(record, trials=trials, rows=rows)
+    single_rows = tuple(row for row in record.single_rows if not _is_accident(row.failure))
+    return msgspec.structs.replace(record, trials=trials, rows=rows, single_rows=single_rows)
 
 
 def _is_accident(failure: Failure | None) -> bool:

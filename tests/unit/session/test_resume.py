@@ -126,12 +126,13 @@ def test_resume_forgets_accidents_and_keeps_timings_of_the_row(failure):
     timed, lost = row(1, 4.0), Row(batch_size=2, failure=failure)
     begun = replace(row(4, 5.0), failure=failure)
     passed, ended = Trial(batch_size=1, step_ms=1.0), Trial(batch_size=2, failure=failure)
-    record = replace(example(), trials=(passed, ended), rows=(timed, lost, begun))
+    record = replace(example(), trials=(passed, ended), rows=(timed, lost, begun), single_rows=(timed, lost))
 
     left = without_accidents(record)
 
     assert left.trials == (passed,)
     assert left.rows == (timed, row(4, 5.0))
+    assert left.single_rows == (timed,)
 
 
 @pytest.mark.parametrize("failure", FAULTS, ids=lambda failure: failure.message)
