@@ -1,8 +1,8 @@
 """A step of the user's own: the object that ``FILE.py:NAME`` may return and ``tputfind.find(step=...)`` takes."""
 
 import inspect
-import sys
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from tputfind.errors import BadRequest
@@ -118,9 +118,7 @@ def context() -> Context:
     """Return the device of a step and its rank; outside a measurement, the accelerator if there is one, or the CPU."""
     if _known:
         return _known[0]()
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return Context("cpu")
+    torch: Any = import_module("torch")  # here, since tputfind itself is imported without it
     return Context(
         (torch.accelerator.is_available() and torch.accelerator.current_accelerator()) or torch.device("cpu")
     )
