@@ -1,5 +1,6 @@
 """User-written steps: their edges and times equal those of the bare loop, and invalid steps are refused."""
 
+import subprocess
 import sys
 from statistics import median
 from time import perf_counter
@@ -350,8 +351,9 @@ def test_find_takes_a_live_step_with_its_weights(kept):
         ({"step": "train.py:step"}, "hand it over as the model"),
         ({"step": live_maker, "dtype": "fp16"}, "leave --dtype out"),
         ({"step": live_maker, "dtype": "fp32"}, "leave --dtype out"),
+        ({"step": live_maker, "inputs": torch.zeros, "device": "cpu"}, "leave inputs out"),
     ],
-    ids=["nothing", "both", "a name", "a dtype", "the default dtype"],
+    ids=["nothing", "both", "a name", "a dtype", "the default dtype", "inputs"],
 )
 def test_find_refuses_a_step_with_incompatible_arguments(given, told):
     with pytest.raises(BadRequest, match=told):
@@ -360,6 +362,13 @@ def test_find_refuses_a_step_with_incompatible_arguments(given, told):
 
 def test_context_has_the_device_outside_a_measurement():
     assert tputfind.context().device.type in ("cpu", "cuda")
+
+
+def test_context_has_a_torch_device_before_torch_is_imported():
+    program = "import sys, tputfind; print('torch' in sys.modules, repr(tputfind.context().device))"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.startswith("False device(type=")
 
 
 def test_training_scripts_run_by_themselves():

@@ -36,7 +36,9 @@ def find(spec: Spec) -> Source:
         raise BadRequest(f"weights: {spec.model} has its own")
     path = Path("/proc/self/fd", number)
     if spec.phase == "step":
-        made, _ = _unpickle(spec, path)
+        made, make_inputs = _unpickle(spec, path)
+        if make_inputs is not None:
+            raise BadRequest(f"{spec.model} is a step, which makes its own batches: leave inputs out")
         if is_step_maker(made):
             return source_of_maker(spec, made, path)
         return step_source(spec, lambda: made if isinstance(made, Step) else made(), path)
