@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from tputfind.processes.failures import for_want_of_memory
 from tputfind.record.record import TRIAL_STEPS, Failure, LimitedBy, Record, Row, Trial
 
 
@@ -53,7 +54,8 @@ def verdict(trial: Trial, obstacle: LimitedBy | None) -> str:
     if trial.failure is not None and trial.failure.kind == "timeout":
         return f"is too slow to know: {trial.failure.message}"
     if trial.failure is not None:
-        return f"does not fit: {_summary(trial.failure)}"
+        limit = for_want_of_memory(trial.failure) or trial.failure.kind in ("index_limit", "kernel_limit")
+        return f"{'does not fit' if limit else 'fails'}: {_summary(trial.failure)}"
     if obstacle == "latency":
         return f"fits but is too slow: {trial.step_ms:.0f} ms a step"
     return "fits" if trial.steps == TRIAL_STEPS else f"lasts {trial.steps} steps"

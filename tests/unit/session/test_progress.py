@@ -54,6 +54,22 @@ def test_verdict_on_a_batch_over_the_latency_limit_is_too_slow():
     assert progress.verdict(slow, None) == "fits"
 
 
+@pytest.mark.parametrize(
+    ("kind", "message", "said"),
+    [
+        ("out_of_memory", "CUDA out of memory", "does not fit: out of memory"),
+        ("kernel_limit", "cuBLAS: execution failed (RuntimeError)", "does not fit: cuBLAS: execution failed"),
+        ("died", "killed by SIGKILL", "does not fit: killed by SIGKILL"),
+        ("died", "killed by SIGSEGV", "fails: killed by SIGSEGV"),
+        ("error", "ValueError: mine", "fails: ValueError: mine"),
+    ],
+)
+def test_verdict_on_a_batch_that_fails_without_a_limit_is_not_its_size(kind, message, said):
+    failed = Trial(batch_size=8, failure=Failure(kind=kind, message=message))
+
+    assert progress.verdict(failed, None) == said
+
+
 def test_estimate_of_rows_takes_the_seconds_that_their_processes_took():
     assert expectations.seconds_of_rows(run_of(*rows(2, 1, 2, 4)), [1, 2, 4], 2) == 6.0
 
