@@ -279,13 +279,14 @@ def _interruption(
 ) -> Interrupted:
     """Return the error of an interruption: whether results are saved, and the commands to go on."""
     if request.cluster is not None:
-        again = f"go on with the same command and --resume {request.job.folder}"
+        again = f"go on with the same command, and --resume {shlex.quote(str(request.job.folder))} in place of --output"
         what = "what was measured until then is saved" if saved else "nothing was saved"
         return Interrupted(f"interrupted; {what}", again if saved and request.job.folder else "")
     rest = f"; not begun: {', '.join(not_begun)}" if not_begun and kept else ""
     if not saved:
         return Interrupted(f"interrupted; nothing was saved{rest}")
     unfinished = [one.file.path for one in kept if one.file.path and resume.can_go_on(one.record)]
-    commands = [shlex.join(["tputfind", "--resume", str(path)]) for path in unfinished]
+    trust = ["--trust-model-file"] if request.trust_model_file else []
+    commands = [shlex.join(["tputfind", "--resume", str(path), *trust]) for path in unfinished]
     hint = f"go on with: {'; '.join(commands)}" if commands else ""
     return Interrupted(f"interrupted; what was measured until then is saved{rest}", hint)

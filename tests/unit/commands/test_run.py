@@ -1,0 +1,31 @@
+"""The commands that an interrupted run shows to go on with."""
+
+from pathlib import Path
+
+from msgspec.structs import replace
+from support.records import example
+
+from tputfind.commands.run import Request, _interruption
+from tputfind.record.files import RecordFile
+from tputfind.runners.cluster import Cluster
+from tputfind.runners.sweep import Job
+from tputfind.session.run import Measured
+
+RECORD = replace(example(), finished=None)
+
+
+def hint_of(**fields):
+    request = Request(Job([RECORD.spec], Path("my fleet"), "tputfind"), None, **fields)
+    kept = [Measured(RECORD, RecordFile.at(Path("fleet/net.json")))]
+    return _interruption(request, kept, ["fleet/net.json"], []).hint
+
+
+def test_command_to_resume_trusts_model_files_if_the_run_did():
+    assert hint_of(trust_model_file=True) == "go on with: tputfind --resume fleet/net.json --trust-model-file"
+    assert hint_of() == "go on with: tputfind --resume fleet/net.json"
+
+
+def test_command_to_resume_on_a_cluster_leaves_the_output_out():
+    hint = hint_of(cluster=Cluster("auto"))
+
+    assert hint == "go on with the same command, and --resume 'my fleet' in place of --output"
