@@ -325,8 +325,11 @@ def _path_on_node(path: Path) -> Path:
 
 def _stage_file(path: Path, folder: Path) -> str:
     staged = _path_on_node(path)
-    (folder / staged).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(path, folder / staged)
+    try:
+        (folder / staged).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, folder / staged)
+    except OSError as error:  # the file is unreadable, or the disk of the temporary folder is full
+        raise BadRequest(f"cannot copy {path} for the nodes to {folder}: {error.strerror}") from None
     return str(staged)
 
 

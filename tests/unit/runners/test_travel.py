@@ -1,7 +1,10 @@
 """Files of a model that travel to the nodes of a cluster."""
 
+from pathlib import Path
+
 import pytest
 
+from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec
 from tputfind.runners.cluster import stage_files
 
@@ -88,3 +91,8 @@ def test_unparsable_file_travels_alone(here, tmp_path):
     (here / "broken.py").write_text("def make(:\n")
 
     assert sent(tmp_path, Spec(model="broken.py:make"))[1] == ["broken.py"]
+
+
+def test_file_that_cannot_be_copied_is_refused(here):
+    with pytest.raises(BadRequest, match="cannot copy models/net.py for the nodes to weights.pth: "):
+        stage_files(Spec(model="models/net.py:make"), Path("weights.pth"))
