@@ -764,6 +764,8 @@ def _one_device(value: str) -> str:
     name = value.strip()
     found = _DEVICE.fullmatch(name)
     kind = found and found[1]
+    if name == "all" or re.fullmatch(r"(?!cpu)[a-z]+:[0-9]+-.*", name):
+        raise ValueError(f"{echo(value)} is several devices: write --device cuda:0,cuda:1 or --gpus N for one model")
     if not found or (kind and kind not in _KINDS and find_spec(f"torch_{kind}") is None):
         raise values.none_of(value, (*DEVICES, "NAME of a package torch_NAME"))
     return name

@@ -120,6 +120,8 @@ def test_latency_limit_can_be_disabled():
         ({"image_size": "2147483647"}, "--image-size: 2147483647 is not between"),
         ({"batch_sizes": range(1, 10**6)}, "--batch-sizes: 999999 numbers are more than 10000"),
         ({"device": "cuda:99999999"}, "--device: 'cuda:99999999' is not one of"),
+        ({"device": "cuda:0-3"}, "'cuda:0-3' is several devices: write --device cuda:0,cuda:1 or --gpus N"),
+        ({"device": "all"}, "'all' is several devices"),
         ({"dtype": ["fp16"]}, "--dtype: ['fp16'] is not one of"),
     ],
 )
