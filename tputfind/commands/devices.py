@@ -2,7 +2,6 @@
 
 from tputfind.commands.console import Given, print_columns
 from tputfind.processes.children import Children
-from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
 from tputfind.runners.cluster import list_nodes
 from tputfind.runners.places import devices_of
@@ -18,7 +17,7 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
         print_columns(("node", "kind", "devices", "memory"), nodes)
         return 0
     with Children() as children:
-        found = children.ask(ListDevices(), Environment)
+        found = children.list_devices()
     print_columns(("device", "name", "memory", "free"), [_cells(device) for device in found])
     return 0
 

@@ -63,6 +63,8 @@ is free before the status arrives."""
 _LAST_S: Final = 30.0
 """Time for a killed child to end. A child that hangs in a driver does not end, whatever signal it gets."""
 _START_S: Final = 600.0
+_LISTING_S: Final = 120.0
+"""Time for a process to list the devices; a driver may hang."""
 _LONGEST_MESSAGE_BYTES: Final = 2**28
 _OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
 _LONG_WAIT_S: Final = 5.0
@@ -273,6 +275,18 @@ class Children:
             raise ChildFailed(Failure(kind="died", message=f"gave {len(answers)} answers to one question"))
         return answers[0]
 
+    def list_devices(self) -> list[Environment]:
+        """Return the devices of this host, as torch sees them, the CPU last.
+
+        Raises:
+            NoSuchDevice: the process that opens them dies or hangs.
+        """
+        try:
+            return list(self.ask(ListDevices(), Environment, _LISTING_S))
+        except ChildFailed as death:
+            what = f"a process that only lists the devices fails: {death.failure.message}"
+            raise NoSuchDevice(what, "see whether the driver answers, for example to nvidia-smi") from None
+
     def _ask_process(
         self,
         question: Question,
@@ -307,7 +321,7 @@ class Children:
 
     def _check_devices(self, spec: Spec, size: int) -> None:
         """Raise NoSuchDevice if there are fewer devices than ranks, before a process per rank is started."""
-        listed = [one.device for one in self.ask(ListDevices(), Environment)]
+        listed = [one.device for one in self.list_devices()]
         accelerators = [name for name in listed if not is_host(name)]
         on_host = is_host(spec.device) or (spec.device == "auto" and not accelerators)
         if spec.has_instances and not on_host:

@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.processes import cores
 from tputfind.processes.children import ONLY_DEVICE, Children
-from tputfind.processes.messages import ListDevices
 from tputfind.record.environment import Environment
 from tputfind.record.spec import read_spec
 from tputfind.session import health
@@ -44,10 +43,9 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
 
     Raises:
         BadRequest: it is not a list of devices.
-        NoSuchDevice: a device is not here.
+        NoSuchDevice: a device is not here, or its driver hangs.
     """
-    listed = list(children.ask(ListDevices(), Environment))
-    here = {one.device: one for one in listed if not cores.is_host(one.device)}
+    here = {one.device: one for one in children.list_devices() if not cores.is_host(one.device)}
     named = names(device) or list(here)
     if not named:
         raise NoSuchDevice("--device all: there is no accelerator here", _CORE_SETS)

@@ -1,4 +1,4 @@
-"""Questions to a server of processes on a machine that allows no further process."""
+"""Questions to a server of processes on a machine that starts none, or whose driver hangs."""
 
 import os
 import subprocess
@@ -7,7 +7,8 @@ from threading import Thread
 
 import pytest
 
-from tputfind.errors import BrokenInstall
+from tputfind.errors import BrokenInstall, NoSuchDevice
+from tputfind.processes import children as module
 from tputfind.processes.children import Children
 from tputfind.processes.messages import TryDevice
 from tputfind.record.environment import Environment
@@ -58,3 +59,14 @@ def test_server_that_cannot_start_is_an_error_of_the_machine(monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", refuse)
     with Children() as children, pytest.raises(BrokenInstall, match=NO_PROCESS):
         ask(children)
+
+
+def test_devices_that_never_answer_are_an_error(monkeypatch):
+    monkeypatch.setattr(module, "_LISTING_S", 0.1)
+    monkeypatch.setattr(module, "_LAST_S", 0.1)
+    ours, theirs = Pipe()
+    with theirs, Children() as children:
+        children._control = ours
+
+        with pytest.raises(NoSuchDevice, match="only lists the devices fails: no answer within 0.1 s"):
+            children.list_devices()
