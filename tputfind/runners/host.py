@@ -159,11 +159,11 @@ class Host:
         self, tasks: Sequence[Task], places: Sequence[HostPlace], inspections: Sequence[Inspection]
     ) -> Iterator[tuple[int, Measured]]:
         """Yield the result of each task by its number; with ``each``, devices work in turn, to be comparable."""
-        at_once = 1 if self._devices.each else len(places)
         end_s = (time.monotonic() + self._end_s) / 2 if self._devices.all_busy else self._end_s
         waiting, free = list(tasks), {place.name: place for place in places}
         busy: dict[str, Task] = {}
         while busy or waiting:
+            at_once = 1 if self._devices.each else len(free) + len(busy)
             if not self._stations.interrupted:
                 for task, place in _next(waiting, free, at_once - len(busy)):
                     waiting.remove(task)
