@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -193,6 +194,7 @@ class Host:
             self.lost.append(lost)
             self._did(f"{lost.place.name} fails and is taken out: {lost.why}")
             if task.place is None and (free or busy):
+                _remove(outcome.measured.file)  # the job begins anew, and its records must not be two
                 waiting.insert(0, task)
             else:
                 yield task.number, outcome.measured
@@ -313,6 +315,12 @@ def _device_failure(place: HostPlace, children: Children) -> str:
     except TputfindError as refusal:
         return refusal.message
     return ""
+
+
+def _remove(file: RecordFile) -> None:
+    if file.path is not None:
+        with suppress(OSError):
+            file.path.unlink()
 
 
 def _file_of(folder: Path | None, spec: Spec, inspection: Inspection, place: HostPlace) -> RecordFile:

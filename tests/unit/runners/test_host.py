@@ -106,3 +106,17 @@ def test_budget_is_divided_among_devices_that_are_left(measure):
 
     assert len(found) == 4
     assert given == [("cuda:0", 30), ("cuda:1", 30), ("cuda:1", 20), ("cuda:1", 30), ("cuda:1", 60)]
+
+
+def test_record_of_a_job_begun_on_a_lost_device_is_removed(measure, tmp_path):
+    def end(_, task, place, **__):
+        file = RecordFile(tmp_path, place.name)
+        measured = passed(task, place, file)
+        file.save(measured.record)
+        return Outcome(measured, "it fails" if place.name == "cuda:0" else "")
+
+    found, here, _ = measure(end, 2)
+
+    assert [lost.place.name for lost in here.lost] == ["cuda:0"]
+    assert {path.name for path in tmp_path.iterdir()} == {one.file.path.name for one in found}
+    assert len(found) == 2
