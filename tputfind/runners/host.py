@@ -111,7 +111,8 @@ class Host:
                         for at, place in enumerate(places)
                         if number + at in found and place.name not in {lost.place.name for lost in self.lost}
                     ]
-                    yield from self._together(alone)
+                    left = (len(tasks) - number) // len(places)  # specs, this one included
+                    yield from self._together(alone, (self._end_s - time.monotonic()) / left)
 
     def _looked_at(self) -> tuple[list[HostPlace], list[Inspection]]:
         """Return the places, and the inspection of each spec at the first place.
@@ -200,8 +201,8 @@ class Host:
                 yield task.number, outcome.measured
         self.not_begun = [task.spec.model for task in waiting]
 
-    def _together(self, alone: Sequence[Alone]) -> Iterator[Measured]:
-        """Make all devices do at once a job that each has done alone; yield the record of each."""
+    def _together(self, alone: Sequence[Alone], seconds: float) -> Iterator[Measured]:
+        """Make all devices do at once a job that each has done alone, within seconds; yield the record of each."""
         able = [one for one in alone if any(row.samples_per_s is not None for row in one.measured.record.rows)]
         if self._stations.interrupted:
             return
@@ -213,7 +214,7 @@ class Host:
         devices = []
         for one in able:
             children = self._stations.children(one.place)
-            children.end_within(None if self._end_s == math.inf else self._end_s - time.monotonic())
+            children.end_within(None if seconds == math.inf else seconds)
             devices.append(busy_device(one, asked, self._job.command, children, self._progress(one.place.name)))
         together = Together(devices, self._stations, self._did)
         failure = None
@@ -224,6 +225,8 @@ class Host:
         interrupted = self._stations.interrupted
         if not interrupted and failure is None:
             together.finish()
+            if not any(device.session.record.rows for device in devices):
+                self._did(f"all busy: {able[0].measured.record.spec.model} was not measured, since --budget ended")
         for device in devices:
             record = device.session.record
             if record.rows:

@@ -86,8 +86,13 @@ class Together:
                     return
 
     def finish(self) -> None:
-        """Record that the measurement is finished, and that the budget ended the unfinished rows if it is over."""
+        """Record that the measurement is finished, and that the budget ended the unfinished rows if it is over.
+
+        A record without rows is left as it is, and not saved.
+        """
         for one in self._devices:
+            if not one.session.record.rows:
+                continue
             if self._late:
                 one.session.finish()
             else:

@@ -120,3 +120,15 @@ def test_record_of_a_job_begun_on_a_lost_device_is_removed(measure, tmp_path):
     assert [lost.place.name for lost in here.lost] == ["cuda:0"]
     assert {path.name for path in tmp_path.iterdir()} == {one.file.path.name for one in found}
     assert len(found) == 2
+
+
+def test_models_of_busy_devices_share_the_budget_and_leave_no_empty_records(measure, tmp_path):
+    def end(_, task, place, **__):
+        return Outcome(passed(task, place, RecordFile.at(tmp_path / "alone.json")))
+
+    found, here, lines = measure(end, 2, each=True, all_busy=True)
+
+    assert len(found) == 4
+    assert [round(seconds) for seconds in here._stations.children(PLACES[0]).seconds] == [30, 60]
+    assert list(tmp_path.iterdir()) == []
+    assert lines == ["all busy: resnet50 was not measured, since --budget ended"] * 2
