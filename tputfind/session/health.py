@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from functools import cache
 from statistics import fmean
 from typing import Any, Final, NamedTuple, Self
@@ -218,6 +219,31 @@ class Watch:
             return ask(self._nvml)
         except Exception:  # NVMLError of any kind, or a function that this version does not have
             return None
+
+
+class Watches(ExitStack):
+    """Reads the state of the devices of all ranks, as ``Watch`` does of one."""
+
+    def __init__(self, device_uuids: Iterable[str | None]) -> None:
+        super().__init__()
+        self._watches = [self.enter_context(Watch(uuid)) for uuid in device_uuids]
+
+    def begin(self) -> None:
+        for watch in self._watches:
+            watch.begin()
+
+    def end(self) -> Health | None:
+        """Return the health since ``begin`` of the device that sets the pace; None if no device reports its own."""
+        return slowest([health for watch in self._watches if (health := watch.end()) is not None])
+
+
+def slowest(devices: Sequence[Health]) -> Health | None:
+    """Return the health of the device with the lowest clock, by its own maximum: the ranks of a job wait for it."""
+
+    def clock_share(one: Health) -> float:
+        return one.sm_clock_mhz / one.sm_clock_max_mhz if one.sm_clock_mhz and one.sm_clock_max_mhz else 1.0
+
+    return min(devices, key=clock_share, default=None)
 
 
 @cache

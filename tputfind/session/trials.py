@@ -57,7 +57,7 @@ class TrialRunner:
         self._children = children
         self.spec = spec
         self._environment = environment
-        self._uuid = environment.device_uuid
+        self._uuids = environment.device_uuids[: spec.device_count]
         self._can = environment.can
         self._cores = cores.device_cores(environment.device)
         self.memory_limit_bytes = _limit_bytes(spec, environment)
@@ -157,7 +157,7 @@ class TrialRunner:
         host = HostWatch(on_host=self._can.is_cpu, cores=self._cores, server_pid=self._children.server_pid)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         start, tried = perf_counter(), False
-        with health.Watch(self._uuid) as watch:
+        with health.Watches(self._uuids) as watch:
             answers = self._children.ask(question, Timed, self._timeout_s(batch_size, taken, least_s))
             with closing(answers):
                 try:
@@ -206,7 +206,7 @@ class TrialRunner:
         others_bytes = self.memory_of_others_bytes()
         sizes, limit_bytes, timed = tuple(batch_sizes), self.memory_limit_bytes, 0
         host = HostWatch(on_host=self._can.is_cpu, cores=self._cores, server_pid=self._children.server_pid)
-        with health.Watch(self._uuid) as watch, barrier:
+        with health.Watches(self._uuids) as watch, barrier:
             together = barrier.reader is not None
             question = TimeBatches(self.spec, plan, sizes, number, limit_bytes, passed, self._can, together)
             answers = self._children.ask(question, Timed, self._timeout_s(max(sizes), taken), barrier.reader)
@@ -244,7 +244,7 @@ def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilit
 
 
 def _rows(
-    answers: Iterable[Timed], watch: health.Watch, host: HostWatch, barrier: Barrier, others_bytes: int | None
+    answers: Iterable[Timed], watch: health.Watches, host: HostWatch, barrier: Barrier, others_bytes: int | None
 ) -> Iterator[Row]:
     """Yield a row of each batch, with the state of the device and the host during its throughput window.
 

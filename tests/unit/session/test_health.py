@@ -8,9 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from support.folders import GOLDEN
+from support.records import example
 
+from tputfind.record.environment import RankDevice
 from tputfind.record.record import Health
-from tputfind.session.health import Ends, Reading, Watch, memory_in_use_bytes, summarise
+from tputfind.session.health import Ends, Reading, Watch, Watches, memory_in_use_bytes, slowest, summarise
+from tputfind.session.trials import TrialRunner
 
 RECORDED = json.loads((GOLDEN / "nvml-h200.json").read_bytes())
 
@@ -123,3 +126,30 @@ def test_a_device_that_nvml_does_not_know_is_watched_to_no_effect(uuid):
 def test_watch_end_without_begin_returns_none():
     with Watch(None) as watch:
         assert watch.end() is None
+    with Watches((None, None)) as watch:
+        watch.begin()
+        assert watch.end() is None
+
+
+def test_health_of_a_job_is_that_of_its_device_with_the_lowest_clock():
+    free = Health(readings=3, sm_clock_mhz=1900.0, sm_clock_max_mhz=1980.0)
+    hot = Health(readings=3, sm_clock_mhz=1300.0, sm_clock_max_mhz=1980.0, slowed={"hardware_thermal": 1.0})
+    unread = Health(readings=3)
+
+    assert slowest([free, hot, unread]) == hot
+    assert slowest([unread]) == unread
+    assert slowest([]) is None
+
+
+def test_devices_of_all_ranks_are_watched_but_one_alone_by_itself():
+    record = example()
+    beside = (RankDevice(device="cuda:1", device_name="GPU", device_uuid="GPU-1"),)
+    environment = replace(record.environment, device_uuid="GPU-0", others=beside)
+    spec = replace(
+        record.spec, phase="train", dtype="fp32", parallel="ddp", gpus=2, device="cuda", soak=0, headroom=None
+    )
+
+    runner = TrialRunner(None, spec, environment)
+
+    assert runner._uuids == ("GPU-0", "GPU-1")
+    assert runner.single_device_runner()._uuids == ("GPU-0",)
