@@ -6,7 +6,16 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import needed_bytes
-from tputfind.errors import BadRequest, BrokenInstall, DeviceInUse, ModelFailed, NoSuchDevice, NothingFits, OutOfTime, TputfindError
+from tputfind.errors import (
+    BadRequest,
+    BrokenInstall,
+    DeviceInUse,
+    ModelFailed,
+    NoSuchDevice,
+    NothingFits,
+    OutOfTime,
+    TputfindError,
+)
 from tputfind.processes.failures import for_want_of_memory
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Record, Row, Trial
 from tputfind.record.spec import Spec

@@ -60,9 +60,7 @@ def measure(
     return Measured(session.record, record_file, error_of(session.record))
 
 
-def _measure_until_budget_ends(
-    session: Session, children: Children, progress: Progress, first: Sequence[int]
-) -> None:
+def _measure_until_budget_ends(session: Session, children: Children, progress: Progress, first: Sequence[int]) -> None:
     try:
         session.until_it_runs(lambda: _search_and_time(session, children, progress, first))
     except OutOfTime:

@@ -68,5 +68,5 @@ def test_devices_that_never_answer_are_an_error(monkeypatch):
     with theirs, Children() as children:
         children._control = ours
 
-        with pytest.raises(NoSuchDevice, match="only lists the devices fails: no answer within 0.1 s"):
+        with pytest.raises(NoSuchDevice, match=r"only lists the devices fails: no answer within 0\.1 s"):
             children.list_devices()

@@ -1,7 +1,5 @@
 """Jobs on the devices of this host, with answers instead of processes: their time, and the loss of a device."""
 
-import time
-
 import pytest
 from msgspec.structs import replace
 from support.records import example, row
@@ -78,7 +76,10 @@ def measure(monkeypatch, tmp_path):
         spec = replace(example().spec, budget_s=60.0, batches=None, slo_ms=None)
         listener = Heard()
         here = Host(
-            Job([spec] * count, tmp_path, "tputfind"), Devices("all", **devices), lambda _: listener, trust_model_file=False
+            Job([spec] * count, tmp_path, "tputfind"),
+            Devices("all", **devices),
+            lambda _: listener,
+            trust_model_file=False,
         )
         here._stations = AtOnce()
         inspections = [None] * count

@@ -94,5 +94,5 @@ def test_unparsable_file_travels_alone(here, tmp_path):
 
 
 def test_file_that_cannot_be_copied_is_refused(here):
-    with pytest.raises(BadRequest, match="cannot copy models/net.py for the nodes to weights.pth: "):
+    with pytest.raises(BadRequest, match=r"cannot copy models/net\.py for the nodes to weights\.pth: "):
         stage_files(Spec(model="models/net.py:make"), Path("weights.pth"))
