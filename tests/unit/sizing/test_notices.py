@@ -211,6 +211,17 @@ def test_limit_on_ongoing_requests_is_reported_with_twice_the_batch(given):
     assert told(record((1, 1000)), cap=2, **given) == []
 
 
+def test_recorded_times_that_are_rounded_to_seconds_are_reported():
+    measured = record((1, 1000), (4, 1000), (8, 10))
+    rounded = ((0.0,) * 199 + (1.0,)) * 5
+
+    seen = {notice.kind: notice.seen for notice in told(measured, gaps=rounded)}
+    exact = {notice.kind for notice in told(measured, gaps=(0.005,) * 999)}
+
+    assert seen["coarse_arrivals"] == "most recorded times coincide, in steps of 1 s"
+    assert "coarse_arrivals" not in exact
+
+
 @pytest.mark.parametrize(
     ("seconds", "factor", "peak", "advice"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import inf
 from typing import Final
 
@@ -31,6 +31,8 @@ _TOLD: Final = (
 _LISTED: Final = 3
 _PLAYED: Final = 1.25
 """Factor on the rate of recorded requests, or its inverse, above which their peaks are too short or too long."""
+_SHORT: Final = 0.1
+"""Fraction of the target up to which it makes little difference that recorded times are rounded."""
 _KNOWN: Final = 1.05
 """Ratio of a percentile to either end of its interval up to which it counts as known."""
 
@@ -58,6 +60,14 @@ def notices(
             cause=f"a peak of a second lasts {1 / factor:.2g} s, and queues {'absorb it' if factor > 1 else 'grow'}",
             advice=f"record at about {format_figure(demand.rate_per_s)}/s, or "
             + ("merge several logs" if factor > 1 else "thin the log"),
+        )
+    tick_s = 0.0 if demand.gaps is None else _tick_s(demand.gaps)
+    if 1000 * tick_s / factor > _SHORT * demand.target_ms:
+        yield Notice(
+            kind="coarse_arrivals",
+            seen=f"most recorded times coincide, in steps of {tick_s:g} s",
+            cause="the log has no finer times",
+            advice="log finer ones: such bursts take more devices",
         )
     low_ms, tail_ms, high_ms = outcome.tail_low_ms, outcome.tail_ms, outcome.tail_high_ms
     if tail_ms < high_ms == inf:
@@ -144,6 +154,14 @@ def notices(
             cause="the record has no --transfer",
             advice="measure with --transfer both, or give --observed",
         )
+
+
+def _tick_s(gaps: Sequence[float]) -> float:
+    """Return the time to whose multiples most recorded times are rounded, so that they coincide; 0 for others."""
+    steps_s = [gap for gap in gaps if gap]
+    tick_s = min(steps_s, default=0.0)
+    is_rounded = len(steps_s) < len(gaps) / 2 and all(abs(gap / tick_s - round(gap / tick_s)) < 1e-3 for gap in steps_s)
+    return tick_s if is_rounded else 0.0
 
 
 def _edge_notice(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
