@@ -131,6 +131,20 @@ class Begins(Classifier):
             mean.lerp_(weight.data, 0.01)
 
 
+class Parent(Classifier):
+    """Has a layer that is a LightningModule and logs too; it is made by a hook."""
+
+    def configure_model(self) -> None:
+        self.layers.append(_Logs())
+
+
+class _Logs(lightning.LightningModule):
+    def forward(self, x):
+        self.log("mean", x.mean())
+        self.log_dict({"sum": x.sum()})
+        return self.all_gather(x, sync_grads=True)
+
+
 class Gathers(Classifier):
     """Compares its samples with those of all ranks."""
 
@@ -216,6 +230,10 @@ def classifier():
 
 def begins():
     return Begins(), pair_of
+
+
+def parent():
+    return Parent(), pair_of
 
 
 def gathers():

@@ -123,8 +123,9 @@ def test_data_hooks_run_and_each_part_keeps_its_own_mode(name):
         assert trained.check_training(trained.batch(4)).result == "loss"
 
 
-def test_module_on_one_device_gathers_its_own_outputs():
-    trained = workload("gathers")
+@pytest.mark.parametrize("name", ["gathers", "parent"])
+def test_module_on_one_device_logs_and_gathers_also_in_its_layers(name):
+    trained = workload(name)
     with torch.enable_grad():
         assert trained.check_training(trained.batch(2)).result == "loss"
 

@@ -82,6 +82,13 @@ def _gather(module: Any, data: Any, group: Any = None, sync_grads: bool = False)
     return tree_map_only((torch.Tensor, int, float), gather, data)
 
 
+def _replace_methods(module: nn.Module) -> None:
+    """Make every LightningModule in a module log nothing, and gather without a Trainer."""
+    for each in filter(is_lightning, module.modules()):
+        each.log = each.log_dict = lambda *_, **__: None  # type: ignore[assignment]
+        each.all_gather = partial(_gather, each)  # type: ignore[assignment]
+
+
 class TrainingStep(nn.Module):
     """The ``training_step`` of a LightningModule as the forward pass of a module; it takes a batch.
 
@@ -94,8 +101,7 @@ class TrainingStep(nn.Module):
         self.inner = module
         self.takes_example = takes_example
         self.number = 0
-        module.log = module.log_dict = lambda *_, **__: None
-        module.all_gather = partial(_gather, module)
+        _replace_methods(module)
         self.trainer = _NoTrainer()  # modules hold it weakly, in some versions
         module.trainer = self.trainer
         if self.trainer.is_global_zero:  # the other ranks start after a process that has prepared the data
@@ -103,6 +109,7 @@ class TrainingStep(nn.Module):
         module.setup("fit")
         if hasattr(module, "configure_model"):
             module.configure_model()
+        _replace_methods(module)  # also those of modules that these hooks have made
         positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         takes = inspect.signature(module.training_step).parameters
         self._numbered = "batch_idx" in takes or sum(each.kind in positional for each in takes.values()) > 1
