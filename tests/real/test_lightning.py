@@ -201,6 +201,13 @@ def test_forecast_of_a_module_names_its_own_optimizers(tmp_path, ask):
     assert "own optimizers" in (tmp_path / "cards.csv").read_text()
 
 
+def test_module_that_slices_its_example_is_trained():
+    trained = workload("next_token")
+    trained.try_out()
+    with torch.enable_grad():
+        assert trained.check_training(trained.batch(2)).result == "loss"
+
+
 def test_module_infers_by_its_example(tmp_path, ask):
     ran = ask(tmp_path, f"{FILE}:takes_apart", "--device", "cpu", "--batch-sizes", 4, *QUICK)
 

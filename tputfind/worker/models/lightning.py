@@ -126,9 +126,10 @@ class TrainingStep(nn.Module):
         return self
 
     def check_takes(self, batch: Any, model: str) -> None:
-        """Refuse a module whose training step unpacks or indexes its batch, if the batch is a single tensor.
+        """Refuse a module whose training step takes its batch for a sequence or dict, if it is a single tensor.
 
-        Otherwise the step would take the tensor's rows for the parts of a batch.
+        Otherwise the step would take the tensor's rows for the parts of a batch. Slices, such as ``batch[:, 1:]``, do
+        not.
 
         Raises:
             BadRequest: the training step does so.
@@ -146,19 +147,21 @@ class TrainingStep(nn.Module):
 
 
 class _TakenApart(Exception):  # always caught by check_takes
-    """Raised when a batch is unpacked or indexed."""
+    """Raised when a batch is unpacked, or one of its parts read."""
 
 
 class _Whole(torch.Tensor):
-    """A tensor that cannot be unpacked or indexed; results computed from it are plain tensors."""
+    """A tensor that can be sliced, but not unpacked or indexed; results computed from it are plain tensors."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # noqa: SLF001
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         raise _TakenApart
 
-    def __getitem__(self, _index: object) -> torch.Tensor:
-        raise _TakenApart
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        if isinstance(index, (int, str)):
+            raise _TakenApart
+        return super().__getitem__(index)
 
 
 def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Call | None) -> tuple[nn.Module, Inputs]:
