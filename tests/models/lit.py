@@ -9,7 +9,7 @@ import torch
 from torch import distributed, nn
 from torch.nn.functional import cross_entropy, softplus
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import tputfind
 
@@ -197,6 +197,19 @@ class WithData(Classifier):
         return DataLoader(TensorDataset(torch.randn(40, 32), torch.arange(40) % 10), batch_size=4)
 
 
+class _Pairs(IterableDataset):
+    def __len__(self):
+        return 40
+
+    def __iter__(self):
+        return iter([(torch.randn(32), number % 10) for number in range(40)])
+
+
+class WithStream(Classifier):
+    def train_dataloader(self):
+        return DataLoader(_Pairs(), batch_size=4)
+
+
 class Prepares(WithData):
     """Prepares data, and makes of each batch what its step takes; its teacher stays in eval mode."""
 
@@ -294,6 +307,10 @@ def next_token():
 
 def with_data():
     return WithData()
+
+
+def with_stream():
+    return WithStream()
 
 
 def takes_apart():

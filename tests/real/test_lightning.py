@@ -116,6 +116,12 @@ def test_check_of_a_module_that_skips_batches_finds_no_loss_or_a_finite_one(dtyp
     assert {check and check.result for check in checks} == {None, "loss"}
 
 
+def test_samples_of_an_iterable_data_set_with_a_length_are_found():
+    trained = workload("with_stream")
+    with torch.enable_grad():
+        assert trained.check_training(trained.batch(4)).result == "loss"
+
+
 @pytest.mark.parametrize("name", ["prepares", "prepares_made"])
 def test_data_hooks_run_and_each_part_keeps_its_own_mode(name):
     trained = workload(name)

@@ -12,6 +12,7 @@ from typing import Any, Final, NoReturn, Self
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
+from torch.utils.data import IterableDataset
 
 from tputfind.errors import BadRequest
 from tputfind.record.spec import Spec
@@ -236,11 +237,9 @@ def _load_samples(spec: Spec, module: Any) -> tuple[Callable[[list[Any]], object
     if getattr(loader, "batch_sampler", data) is None:
         raise BadRequest(f"{spec.model}: the data of its train_dataloader are whole batches of a fixed size", _HOW)
     few = spec.few_samples
-    samples = (
-        [data[number] for number in range(min(few, len(data)))]
-        if hasattr(data, "__getitem__") and hasattr(data, "__len__")
-        else list(islice(data, few))
-    )
+    # An IterableDataset inherits a __getitem__ that only raises.
+    is_indexed = hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset)
+    samples = [data[number] for number in range(min(few, len(data)))] if is_indexed else list(islice(data, few))
     if not samples:
         raise BadRequest(f"{spec.model}: its train_dataloader has no samples", _HOW)
     return collate, samples
