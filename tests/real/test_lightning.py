@@ -15,6 +15,7 @@ from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
 from tputfind.worker.lightning import optimizers_of
 from tputfind.worker.models import slow_imports
+from tputfind.worker.models.lightning import drawn_like
 from tputfind.worker.workload import Workload
 
 FILE = f"{MODELS}/lit.py"
@@ -212,6 +213,23 @@ def test_module_that_slices_its_example_is_trained():
     trained.try_out()
     with torch.enable_grad():
         assert trained.check_training(trained.batch(2)).result == "loss"
+
+
+@pytest.mark.parametrize(
+    ("example", "dtype", "below"),
+    [
+        (torch.zeros(2, 3, dtype=torch.complex64), torch.complex64, None),
+        (torch.zeros(2, 3, dtype=torch.float64), None, None),
+        (torch.full((2, 3), 7), torch.int64, 8),
+        (torch.zeros(0, 3, dtype=torch.int64), torch.int64, 2),
+        (torch.ones(2, 3, dtype=torch.bool), torch.bool, 2),
+    ],
+)
+def test_batch_is_drawn_like_an_example_of_any_dtype(example, dtype, below):
+    drawn = drawn_like(example)
+
+    assert (drawn.sample_shape, drawn.dtype) == ((3,), dtype)
+    assert below in (None, drawn.below)
 
 
 def test_module_infers_by_its_example(tmp_path, ask):

@@ -197,10 +197,11 @@ def drawn_like(example: Any) -> Any:
     def drawn(tensor: torch.Tensor) -> object:
         if not tensor.dim():
             return tensor
-        if tensor.is_floating_point():
-            return Drawn(tuple(tensor.shape[1:]))
-        below = 2 if tensor.dtype is torch.bool else max(2, int(tensor.max()) + 1)
-        return Drawn(tuple(tensor.shape[1:]), dtype=tensor.dtype, below=below)
+        shape = tuple(tensor.shape[1:])
+        if tensor.is_floating_point() or tensor.is_complex():
+            return Drawn(shape, dtype=tensor.dtype if tensor.is_complex() else None)
+        most = int(tensor.max()) if tensor.numel() else 1
+        return Drawn(shape, dtype=tensor.dtype, below=max(2, most + 1))
 
     return tree_map_only(torch.Tensor, drawn, example)
 
