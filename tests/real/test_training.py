@@ -344,6 +344,12 @@ def test_both_heads_of_a_model_with_two_are_trained():
     assert own_loss({"loss": lm_loss, "mc_loss": mc_loss}).item() == 2.0
 
 
+def test_loss_with_a_number_per_sample_is_trained_by_its_mean():
+    losses = torch.tensor([1.0, 3.0], requires_grad=True)
+
+    assert own_loss({"loss": losses}).item() == 2.0
+
+
 def test_stand_in_loss_of_headless_model_is_reported(tmp_path, ask):
     import transformers
 

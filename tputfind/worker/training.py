@@ -205,8 +205,9 @@ def stand_in_loss(output: Any) -> torch.Tensor:
 def own_loss(output: Any) -> torch.Tensor | None:
     """Return the loss that a model returns; None if it has none.
 
-    The loss has the name ``loss`` or is a scalar in first place; an ``mc_loss`` is added to it. If all items of a dict
-    are scalars named like the parts of a detector's loss, the loss is their sum.
+    The loss has the name ``loss`` or is a scalar in first place; an ``mc_loss`` is added to it. A named loss with a
+    number for each sample counts by its mean. If all items of a dict are scalars named like the parts of a detector's
+    loss, the loss is their sum.
     """
     if isinstance(output, Mapping) and output and all(f"{name}".startswith(_PARTS_OF_LOSS) for name in output):
         parts = list(output.values())
@@ -220,7 +221,7 @@ def own_loss(output: Any) -> torch.Tensor | None:
     first = output[0] if isinstance(output, tuple) and output else output
     for loss in (named, first):
         if isinstance(loss, torch.Tensor) and loss.requires_grad and (loss is named or loss.dim() == 0):
-            return loss
+            return loss.mean() if loss.dim() else loss
     return None
 
 
