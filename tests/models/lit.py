@@ -145,6 +145,13 @@ class _Logs(lightning.LightningModule):
         return self.all_gather(x, sync_grads=True)
 
 
+class Typed(Classifier):
+    """Adds a tensor of the dtype that it takes for its own."""
+
+    def forward(self, x):
+        return self.layers(x) + torch.zeros(10, dtype=self.dtype)
+
+
 class Gathers(Classifier):
     """Compares its samples with those of all ranks."""
 
@@ -255,6 +262,10 @@ def begins():
 
 def parent():
     return Parent(), pair_of
+
+
+def typed():
+    return Typed(), lambda size: torch.randn(size, 32)
 
 
 def gathers():

@@ -232,6 +232,13 @@ def test_batch_is_drawn_like_an_example_of_any_dtype(example, dtype, below):
     assert below in (None, drawn.below)
 
 
+def test_module_knows_the_dtype_that_it_is_converted_to():
+    with torch.inference_mode():
+        output = workload("typed", phase="infer", dtype="bf16").batch(2)()
+
+    assert output.dtype is torch.bfloat16
+
+
 def test_module_infers_by_its_example(tmp_path, ask):
     ran = ask(tmp_path, f"{FILE}:takes_apart", "--device", "cpu", "--batch-sizes", 4, *QUICK)
 

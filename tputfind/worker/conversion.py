@@ -8,6 +8,7 @@ from torch import nn
 from tputfind.errors import BadRequest
 from tputfind.record.types import QUANTIZED
 from tputfind.worker.inputs import CHANNELS_LAST
+from tputfind.worker.models.lightning import is_lightning
 from tputfind.worker.models.source import import_package
 from tputfind.worker.structures import is_of_torch, is_plain
 
@@ -40,6 +41,8 @@ def arrange_module(module: nn.Module, dtype: torch.dtype | None, layout: str) ->
 
     if dtype is not None:
         module._apply(convert)  # type: ignore[no-untyped-call]  # noqa: SLF001
+        for each in filter(is_lightning, module.modules()):
+            each._dtype = dtype  # type: ignore[assignment]  # noqa: SLF001  # as its method to() does
     # Each tensor by its own rank: Module.to(memory_format=...) fails for a module with ranks 4 and 5.
     for tensor in (*module.parameters(), *module.buffers()):
         memory_format = memory_format_of(tensor, layout)
