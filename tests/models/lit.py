@@ -106,6 +106,14 @@ class Summing(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class LazyGan(Gan):
+    """Has a lazy layer, and its step uses optimizers."""
+
+    def __init__(self) -> None:
+        super().__init__(patches=1)
+        self.generator.insert(0, nn.LazyLinear(16))
+
+
 class Begins(Classifier):
     """Creates an average of its weights when its training begins, and logs to an experiment."""
 
@@ -297,7 +305,14 @@ def wide():
 
 
 def gan():
-    module = Gan()
+    return _with_batches(Gan())
+
+
+def lazy_gan():
+    return _with_batches(LazyGan())
+
+
+def _with_batches(module):
     return module, lambda size: {
         "noise": torch.randn(size, module.patches, 16),
         "real": torch.randn(size, module.patches, 128),

@@ -107,6 +107,18 @@ def test_both_optimizers_of_a_manual_module_have_state_before_anything_is_measur
     assert trained.check_training(batch) is None
 
 
+def test_manual_module_with_lazy_layer_has_weights_and_no_gradients_at_first():
+    trained = workload("lazy_gan")
+    weights = list(trained._module.parameters())
+    gradients = [weight.grad for weight in weights]
+    with torch.enable_grad():
+        trained.batch(2)
+
+    assert weights[0].shape == (16, 16)
+    assert gradients == [None] * 10
+    assert [len(each.state) for each in trained._training.optimizers] == [6, 4]
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "amp-fp16"])
 def test_check_of_a_module_that_skips_batches_finds_no_loss_or_a_finite_one(dtype):
     trained = workload("skips", dtype=dtype)

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy as is_uninitialized
 from torch.utils._pytree import tree_map
 
 from tputfind.errors import BadRequest, ModelFailed
@@ -120,7 +121,7 @@ class Workload:
         self.settings = tuple(one for one in changed if one.kept or measured.get(one.name) != one.value)
         self._forward = getattr(module, "_orig_mod", module).forward
         self.refuses_eval = not (isinstance(module, TrainingStep) or _set_eval(module))
-        lazy = any(isinstance(parameter, nn.UninitializedParameter) for parameter in module.parameters())
+        lazy = any(map(is_uninitialized, (*module.parameters(), *module.buffers())))
         runs = filled or lazy or (isinstance(module, TrainingStep) and module.takes_example)
         if runs and (filled or not source.deferrable):  # a module that does not run stays where its factory put it
             module = arrange_module(module, self._dtype, spec.layout)
@@ -129,9 +130,7 @@ class Workload:
             module = module if sharded else move_module(module, device)
         self._module = module
         if lazy:
-            with torch.no_grad():  # lazy layers have no parameters to count or train before their first batch
-                call = self._inputs(spec.smallest_batch).call
-                drain_value(self._module(*call[0], **call[1]))
+            self._run_first_batch()
         named = (module.inner if isinstance(module, TrainingStep) else module).named_parameters()
         self.trained_names = [name for name, parameter in named if parameter.requires_grad]
         """Names of the trained parameters in the order in which DistributedDataParallel numbers them."""
@@ -141,6 +140,18 @@ class Workload:
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
         self._module = module if self._training is None else self._training.module
         self._mode = mode_class(spec.mode)(self._module, self._step_of)
+
+    def _run_first_batch(self) -> None:
+        """Run the smallest batch, since lazy layers have no parameters to count or train before their first one."""
+        spec, module, optimizers = self._spec, self._module, list[Any]()
+        if isinstance(module, TrainingStep):  # its step may use its optimizers, which are made anew afterwards
+            optimizers = list(make_training(module, spec, self._device).optimizers)
+        arguments, named = self._inputs(spec.smallest_batch).call
+        with torch.enable_grad():  # also for inference, since some models call autograd.grad
+            drain_value(self._call(module)(*arguments, **named))
+        module.zero_grad()
+        for optimizer in optimizers:
+            optimizer.state.clear()
 
     @property
     def parameter_bytes(self) -> dict[str, int]:
