@@ -4,6 +4,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy as is_uninitialized
 
 from tputfind.errors import BadRequest
 from tputfind.record.types import QUANTIZED
@@ -26,7 +27,8 @@ def convert_tensor(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Ten
 
 def memory_format_of(tensor: torch.Tensor, layout: str) -> torch.memory_format | None:
     """Return the memory format of a weight in a layout; None if its strides do not change."""
-    return CHANNELS_LAST.get(tensor.dim()) if layout == "nhwc" and is_plain(tensor) else None
+    changes = layout == "nhwc" and is_plain(tensor) and not is_uninitialized(tensor)
+    return CHANNELS_LAST.get(tensor.dim()) if changes else None
 
 
 def arrange_module(module: nn.Module, dtype: torch.dtype | None, layout: str) -> nn.Module:

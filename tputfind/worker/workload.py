@@ -152,6 +152,7 @@ class Workload:
         module.zero_grad()
         for optimizer in optimizers:
             optimizer.state.clear()
+        arrange_module(module, self._dtype, spec.layout)
 
     @property
     def parameter_bytes(self) -> dict[str, int]:

@@ -27,6 +27,10 @@ def derivative():
 
 def norm():
     return nn.Sequential(nn.LazyBatchNorm1d(affine=False)), lambda size: torch.randn(size, 3)
+
+
+def convolution():
+    return nn.LazyConv2d(8, 3), lambda size: torch.randn(size, 3, 4, 4)
 """
 
 
@@ -47,3 +51,10 @@ def test_lazy_layer_without_weights_gets_its_buffers(workload):
 
     assert list(built.caveats()) == []
     assert built._module[0].running_mean.shape == (3,)
+
+
+def test_weights_of_lazy_convolution_are_channels_last_if_asked(workload):
+    weight = workload("convolution", layout="nhwc")._module.weight
+
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
