@@ -212,6 +212,27 @@ class WithData(Classifier):
         return DataLoader(TensorDataset(torch.randn(40, 32), torch.arange(40) % 10), batch_size=4)
 
 
+class Records(WithData):
+    """Records its hooks for a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = []
+
+    def on_train_batch_start(self, _batch, batch_idx) -> None:
+        self.calls.append(("start", batch_idx, self.global_step))
+
+    def on_before_zero_grad(self, _optimizer) -> None:
+        self.calls.append(("zero", self.trainer.accumulate_grad_batches))
+
+    def optimizer_step(self, epoch, batch_idx, *rest) -> None:
+        self.calls.append(("step", batch_idx))
+        super().optimizer_step(epoch, batch_idx, *rest)
+
+    def on_train_batch_end(self, _outputs, _batch, batch_idx) -> None:
+        self.calls.append(("end", batch_idx, self.global_step))
+
+
 class _Pairs(IterableDataset):
     def __len__(self):
         return 40
@@ -333,6 +354,10 @@ def next_token():
 
 def with_data():
     return WithData()
+
+
+def records():
+    return Records()
 
 
 def with_stream():

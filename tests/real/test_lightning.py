@@ -86,6 +86,21 @@ def test_lightning_module_computes_like_its_bare_loop(lit):
     assert all(map(torch.equal, inner.parameters(), twin.parameters()))
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("times", [1, 2])
+def test_hooks_of_each_batch_are_called_as_by_a_trainer(lit, times):
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+    trainer = lit.lightning.Trainer(accelerator="cpu", max_steps=3, accumulate_grad_batches=times, **quiet)
+    trainer.fit(expected := lit.Records())
+    trained = workload("records", accumulate=times)
+    with torch.enable_grad():
+        batch = trained.batch(4)
+        for _ in range(3):
+            batch()
+
+    assert trained._module.inner.calls == expected.calls
+
+
 @pytest.mark.parametrize("form", ["one", "list", "lists", "dict", "dicts", "scheduler in a dict"])
 def test_every_documented_form_of_configure_optimizers_gives_its_optimizer(lit, form):
     module = lit.Classifier(form)

@@ -126,26 +126,28 @@ class LightningTraining(Training):
         self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
-        """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none."""
-        return self._count_steps(
-            self._automatic_step(model) if self._automatic else lambda batch: drain_value(model(batch))
-        )
+        """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none.
 
-    def _count_steps(self, take: Callable[[object], object]) -> Callable[[object], Any]:
+        With accumulation, a step runs the batch and its hooks once for each micro-batch.
+        """
         module, counts = self._module, self._spec.mode == "eager"
+        run = self._automatic_run(model) if self._automatic else lambda batch, _: drain_value(model(batch))
 
         def step(batch: object) -> Any:
-            module.on_train_batch_start(batch, self._step.number)
-            output = take(batch)
-            module.on_train_batch_end(output, batch, self._step.number)
-            self._step.trainer.global_step += counts  # a compiler would recompile for every number
-            self._step.number += counts
+            for left in range(self._spec.accumulate)[::-1]:
+                module.on_train_batch_start(batch, self._step.number)
+                with self.summing(last=not left):
+                    output = run(batch, left)
+                self._step.trainer.global_step += counts and not left  # a compiler would recompile for every number
+                module.on_train_batch_end(output, batch, self._step.number)
+                self._step.number += counts
             loss = output.get("loss") if isinstance(output, dict) else output
             return loss.detach() if isinstance(loss, torch.Tensor) else loss
 
         return step
 
-    def _automatic_step(self, model: Callable[..., object]) -> Callable[[object], object]:
+    def _automatic_run(self, model: Callable[..., object]) -> Callable[[object, int], object]:
+        """Return a function that runs a micro-batch; the last one of a step, with none left, updates the weights."""
         module, times = self._module, self._spec.accumulate
         (optimizer,) = self._handed
 
@@ -162,20 +164,20 @@ class LightningTraining(Training):
                 module.on_after_backward()
             return output
 
-        def take(batch: object) -> object:
+        def run(batch: object, left: int) -> object:
             outputs: list[object] = []
 
             def closure() -> object:
-                outputs[:] = [evaluate(batch, first=times == 1)]
+                outputs[:] = [evaluate(batch, first=left == times - 1)]
                 return outputs[0].get("loss") if isinstance(outputs[0], dict) else outputs[0]
 
-            for number in range(times - 1):
-                with self.summing(last=False):
-                    evaluate(batch, first=number == 0)
-            module.optimizer_step(0, self._step.number, optimizer, closure)
+            if left:
+                closure()
+            else:
+                module.optimizer_step(0, self._step.number, optimizer, closure)
             return outputs[0] if outputs else None
 
-        return take
+        return run
 
     def settle(self, step: Callable[[], object]) -> None:
         """Run steps until each optimizer has stepped, so that the memory of its state is measured.

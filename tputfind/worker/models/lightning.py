@@ -50,14 +50,14 @@ class _Silent:
 class _NoTrainer:
     """Replaces a Trainer: the attributes that modules read most, as in an endless training on the devices of a job."""
 
-    def __init__(self) -> None:
+    def __init__(self, accumulate: int) -> None:
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[Any] = []
         rank, size = ranks.rank_and_size()
         self.global_step = self.current_epoch = self.node_rank = 0
         self.global_rank = self.local_rank = rank
         self.world_size = self.num_devices = size
-        self.num_nodes = self.accumulate_grad_batches = 1
+        self.num_nodes, self.accumulate_grad_batches = 1, accumulate
         self.max_epochs = self.max_steps = self.estimated_stepping_batches = self.num_training_batches = _MANY
         self.training, self.is_global_zero = True, rank == 0
         self.sanity_checking = self.validating = self.testing = self.predicting = False
@@ -96,14 +96,14 @@ class TrainingStep(nn.Module):
     Logging does nothing. ``takes_example`` says whether the batch is drawn like ``example_input_array``.
     """
 
-    def __init__(self, module: Any, *, takes_example: bool) -> None:
+    def __init__(self, module: Any, *, takes_example: bool, accumulate: int) -> None:
         """Take a module that is still on the CPU, and call its hooks for the start of a training."""
         super().__init__()
         self.inner = module
         self.takes_example = takes_example
         self.number = 0
         _replace_methods(module)
-        self.trainer = _NoTrainer()  # modules hold it weakly, in some versions
+        self.trainer = _NoTrainer(accumulate)  # modules hold it weakly, in some versions
         module.trainer = self.trainer
         if self.trainer.is_global_zero:  # the other ranks start after a process that has prepared the data
             module.prepare_data()
@@ -175,9 +175,8 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
         BadRequest: the module has none of these.
     """
     example = module.example_input_array
-    step = TrainingStep(
-        module, takes_example=make is None and described is None and not overrides(module, "train_dataloader")
-    )
+    takes_example = make is None and described is None and not overrides(module, "train_dataloader")
+    step = TrainingStep(module, takes_example=takes_example, accumulate=spec.accumulate)
     if make is not None:
         made = make
         return step, lambda size: (module.on_before_batch_transfer(made(size), 0),)
