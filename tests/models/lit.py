@@ -229,8 +229,11 @@ class Records(WithData):
         self.calls.append(("step", batch_idx))
         super().optimizer_step(epoch, batch_idx, *rest)
 
-    def on_train_batch_end(self, _outputs, _batch, batch_idx) -> None:
-        self.calls.append(("end", batch_idx, self.global_step))
+    def training_step(self, batch, batch_idx):
+        return super().training_step(batch, batch_idx)["loss"]
+
+    def on_train_batch_end(self, outputs, _batch, batch_idx) -> None:
+        self.calls.append(("end", batch_idx, self.global_step, outputs["loss"].requires_grad))
 
 
 class _Pairs(IterableDataset):

@@ -1,7 +1,7 @@
 """Trains a LightningModule by its own step and optimizers, as a Trainer does."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -133,16 +133,19 @@ class LightningTraining(Training):
         module, counts = self._module, self._spec.mode == "eager"
         run = self._automatic_run(model) if self._automatic else lambda batch, _: drain_value(model(batch))
 
+        def run_micro_batch(batch: object, left: int) -> Any:
+            module.on_train_batch_start(batch, self._step.number)
+            with self.summing(last=not left):
+                outputs = _outputs_by_name(run(batch, left))
+            self._step.trainer.global_step += counts and not left  # a compiler would recompile for every number
+            module.on_train_batch_end(outputs, batch, self._step.number)
+            self._step.number += counts
+            return outputs.get("loss")
+
         def step(batch: object) -> Any:
             for left in range(self._spec.accumulate)[::-1]:
-                module.on_train_batch_start(batch, self._step.number)
-                with self.summing(last=not left):
-                    output = run(batch, left)
-                self._step.trainer.global_step += counts and not left  # a compiler would recompile for every number
-                module.on_train_batch_end(output, batch, self._step.number)
-                self._step.number += counts
-            loss = output.get("loss") if isinstance(output, dict) else output
-            return loss.detach() if isinstance(loss, torch.Tensor) else loss
+                loss = run_micro_batch(batch, left)  # whose other outputs are released before the next one runs
+            return loss
 
         return step
 
@@ -194,6 +197,13 @@ class LightningTraining(Training):
             step()
         idle = type(next(iter(self._idle.values()))).__name__
         raise BadRequest(f"{self._spec.model}: {idle} did not step in {MOST_UNTIL_STEPPED} steps")
+
+
+def _outputs_by_name(output: Any) -> dict[str, Any]:
+    """Return the result of ``training_step`` as a Trainer hands it to hooks: a dict, its loss without a graph."""
+    outputs = dict(output) if isinstance(output, Mapping) else {} if output is None else {"loss": output}
+    loss = outputs.get("loss")
+    return {**outputs, "loss": loss.detach()} if isinstance(loss, torch.Tensor) else outputs
 
 
 class _Optimizer:
