@@ -37,8 +37,8 @@ def convolution():
 @pytest.fixture
 def workload(tmp_path):
     """Return a function that builds a model of the file above on the CPU."""
-    (tmp_path / "models.py").write_text(_FILE)
-    return lambda name, **asked: Workload(read_spec(f"{tmp_path}/models.py:{name}", asked), torch.device("cpu"))
+    (tmp_path / "lazy_layers.py").write_text(_FILE)
+    return lambda name, **asked: Workload(read_spec(f"{tmp_path}/lazy_layers.py:{name}", asked), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("phase", ["infer", "train"])
