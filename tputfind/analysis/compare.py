@@ -13,13 +13,13 @@ from tputfind.analysis.turns import FEWEST_ROUNDS, Scatter, Turns
 from tputfind.errors import BadRequest, Regression, TooNoisy, TputfindError
 from tputfind.record import identity
 from tputfind.record.identity import has_images, name_of
-from tputfind.record.record import Failure, Record, Row, check_record, host_bound
+from tputfind.record.record import Failure, Record, Row, Trial, check_record, host_bound
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import REPEATABILITY, Above0, Amount, Count
 from tputfind.record.untrusted import printable_json, told_as_bad_record
 from tputfind.stats import CONFIDENCE, Interval
-from tputfind.units import format_sizes
+from tputfind.units import format_bytes, format_sizes
 
 Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
 TOLERANCE: Final = 0.01
@@ -27,6 +27,8 @@ TOLERANCE: Final = 0.01
 LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
 """Throughputs are not known well enough for a smaller tolerance."""
 _CLOCKS_DIFFER: Final = 0.02
+_AS_MUCH_MEMORY: Final = 0.99
+"""Fraction of OLD's memory from which NEW had as much."""
 ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
 """The reason why a row that was timed in one process is not judged."""
 
@@ -355,27 +357,56 @@ def _pairs(old: Record, new: Record) -> Iterator[tuple[Row, Row]]:
 
 def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
     """Yield the rows of OLD beyond the largest batch of NEW, unless NEW had a cap or a latency limit."""
-    edge, same_memory = new.edge, old.spec.memory_limit_bytes == new.spec.memory_limit_bytes
-    if edge is None or not edge.closed or edge.limited_by in ("cap", "latency") or not same_memory:
+    edge = new.edge
+    if edge is None or not edge.closed or edge.limited_by in ("cap", "latency"):
         return
     tried = {row.batch_size for row in new.rows}
+    attempts: tuple[Trial | Row, ...] = (*new.trials, *new.rows)
+    above = [one for one in attempts if one.batch_size == edge.fails_at and one.failure is not None]
     for row in old.rows:
         if row.samples_per_s is not None and row.batch_size > edge.largest_batch and row.batch_size not in tried:
+            less = _less_memory(old, row, new, above) if edge.limited_by == "memory" else ""
             yield Judgement(
                 old_batch=row.batch_size,
                 new_batch=row.batch_size,
                 old_per_s=row.samples_per_s,
                 verdict="not_comparable",
-                lost=True,
-                reason=f"beyond the largest batch of NEW, {_largest(new)}",
+                lost=not less,
+                reason=less or f"beyond the largest batch of NEW, {_largest(new)}",
             )
+
+
+def _less_memory(old: Record, row: Row, new: Record, failed: Sequence[Trial | Row]) -> str:
+    """Return how NEW, which ran out of memory in these, had less of it than a row of OLD; empty if it had as much."""
+    for record, which in ((old, "OLD"), (new, "NEW")):
+        if record.edge is not None and not record.edge.steady:
+            return f"other processes took or freed memory in {which}"
+    before, after = _usable_bytes(old, [row]), _usable_bytes(new, failed)
+    if before is None or after is None or after >= _AS_MUCH_MEMORY * before:
+        return ""
+    return f"NEW had {format_bytes(after)} of memory, OLD {format_bytes(before)}"
+
+
+def _usable_bytes(record: Record, tried: Sequence[Trial | Row]) -> int | None:
+    """Return the memory in bytes that the model could use, in the best of these cases; None if unknown."""
+    spec, environment = record.spec, record.environment
+    limit_bytes = (record.edge and record.edge.memory_limit_bytes) or spec.memory_of_each_bytes
+    if not environment.can.own_memory:
+        return limit_bytes or environment.memory_free_bytes
+    if environment.memory_total_bytes is None:
+        return limit_bytes
+    held = [one.memory_of_others_bytes for one in tried if one.memory_of_others_bytes is not None]
+    free_bytes = environment.memory_total_bytes - min(held, default=environment.memory_of_others_bytes or 0)
+    return min(free_bytes, limit_bytes or free_bytes)
 
 
 def _judge_pair(
     old_record: Record, new_record: Record, pair: tuple[Row, Row], tolerance: float, confidence: float
 ) -> Judgement:
     old, new = pair
-    against = _against(old, new)
+    against, lost = _against(old, new), old.samples_per_s is not None and new.failure is not None
+    if lost and new.status == "out_of_memory" and (less := _less_memory(old_record, old, new_record, [new])):
+        against, lost = less, False
     interval = None if against else answers.rate_ratio_interval(new, old, confidence)
     unknown = ONE_PROCESS if answers.is_single_process(old, new) else "processes differ too much to tell"
     known = old.samples_per_s is not None and new.samples_per_s is not None
@@ -391,7 +422,7 @@ def _judge_pair(
         high=interval.high if interval else None,
         verdict="not_comparable" if against else verdict_of(interval, tolerance),
         host_bound=bool(host_bound(old) or host_bound(new)),
-        lost=old.samples_per_s is not None and new.failure is not None,
+        lost=lost,
         reason=against or (unknown if interval is None else _clocks(old, new)),
     )
 

@@ -11,7 +11,7 @@ from support.records import CPU_CAN, example
 
 from tputfind.analysis.compare import Judgement, compare
 from tputfind.errors import BadRequest
-from tputfind.record.record import Edge, Failure, Health, Row, Timing
+from tputfind.record.record import Edge, Failure, Health, Row, Timing, Trial
 from tputfind.record.types import METHOD
 from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.views.compare import document
@@ -265,17 +265,55 @@ def test_rows_beyond_the_largest_batch_of_the_new_record_are_lost():
     assert found.rows[1].reason == "beyond the largest batch of NEW, 15 (memory)"
     assert found.slower_than(0.5) == [found.rows[1], found.rows[2]]
 
-    limited = replace(old.spec, memory_limit_bytes=2**30)
     tried = Row(batch_size=64, failure=Failure(kind="died", message="no"))
     for new in (
         up_to(15, steady(8, 20), limited_by="cap"),
         up_to(15, steady(8, 20), limited_by="latency"),
-        up_to(15, steady(8, 20), spec=limited),
         up_to(64, steady(8, 20)),
         record(steady(8, 20)),
     ):
         assert [one.old_batch for one in compare(old, new).rows] == [8]
     assert [one.reason for one in compare(old, up_to(16, steady(8, 20), tried)).rows if one.lost] == ["died in NEW"]
+
+
+@pytest.mark.parametrize(
+    ("held_gib", "changes", "reason"),
+    [
+        (12, {}, "NEW had 12.0 GiB of memory, OLD 24.0 GiB"),
+        (0, {"memory_limit_bytes": 2**30}, "NEW had 1.0 GiB of memory, OLD 24.0 GiB"),
+        (0, {"steady": False}, "other processes took or freed memory in NEW"),
+        (0.1, {}, None),
+    ],
+)
+def test_batch_is_lost_only_if_new_had_as_much_memory(held_gib, changes, reason):
+    full, held_bytes = Failure(kind="out_of_memory", message="no"), int(held_gib * 2**30)
+    above = Trial(batch_size=16, failure=full, memory_of_others_bytes=held_bytes)
+    failed = Row(batch_size=64, failure=full, memory_of_others_bytes=held_bytes)
+    edge = Edge(largest_batch=15, limited_by="memory", fails_at=16, **changes)
+    old = record(steady(8, 20), steady(64, 80))
+    beyond = replace(record(steady(8, 20), trials=(above,)), edge=edge)
+
+    for new in (beyond, replace(beyond, rows=(*beyond.rows, failed))):
+        row = compare(old, new).rows[-1]
+        assert (row.lost, row.verdict) == (reason is None, "not_comparable")
+        assert reason in (None, row.reason)
+
+
+def test_batch_beyond_index_limit_is_lost_with_less_memory():
+    edge = Edge(largest_batch=15, limited_by="index", fails_at=16, memory_limit_bytes=2**30)
+    new = replace(record(steady(8, 20)), edge=edge)
+
+    assert compare(record(steady(8, 20), steady(64, 80)), new).rows[-1].lost
+
+
+def test_batch_out_of_less_free_host_memory_is_not_lost():
+    cpu = replace(example().environment, device="cpu", can=CPU_CAN)
+    old = record(steady(64, 80), environment=cpu)
+    failed = Row(batch_size=64, failure=Failure(kind="out_of_memory", message="no"))
+    new = record(failed, environment=replace(cpu, memory_free_bytes=2**33))
+
+    (row,) = compare(old, new).rows
+    assert (row.lost, row.reason) == (False, "NEW had 8.0 GiB of memory, OLD 23.0 GiB")
 
 
 @pytest.mark.parametrize(
