@@ -67,8 +67,9 @@ class AllBusy(NamedTuple):
 
 
 def device_key(record: Record) -> str:
-    """Return the identity of a device: its UUID if it has one, else its torch name such as ``cuda:0``."""
-    return record.environment.device_uuid or record.environment.device
+    """Return the identity of a device: its UUID, or without one its torch name and its node: ``cuda:0 10.0.0.2``."""
+    _, node = identity.place_of(record)
+    return record.environment.device_uuid or f"{record.environment.device} {node}".strip()
 
 
 def compare_devices(records: Sequence[Record]) -> list[ByDevice]:

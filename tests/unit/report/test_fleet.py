@@ -10,6 +10,7 @@ from support.shown import csv_of, markdown_of, print_report
 
 from tputfind.analysis.compare import compare
 from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.identity import placed_command
 from tputfind.record.record import Timing
 from tputfind.report import text
 from tputfind.report.document import Document
@@ -82,6 +83,17 @@ def test_same_device_number_on_two_hosts_is_distinguished_by_uuid():
     part = fleet.documents([of_device(0, 10.0, uuid="GPU-aaaaaaaa-1"), of_device(0, 10.0, uuid="GPU-bbbbbbbb-2")])[0]
 
     assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
+
+
+def test_devices_without_uuid_on_two_nodes_are_compared_by_node():
+    def of_node(node, pace_ms):
+        record = of_device(0, pace_ms)
+        environment = replace(record.environment, device_uuid=None)
+        return replace(record, environment=environment, command=placed_command("tputfind resnet50", None, node))
+
+    (part,) = fleet.documents([of_node("10.0.0.2", 10.0), of_node("10.0.0.3", 12.0)])
+
+    assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 10.0.0.2", "cuda:0 10.0.0.3"]
 
 
 def test_one_device_has_no_such_table():

@@ -79,12 +79,14 @@ def _job(record: Record) -> str:
 
 
 def _names(records: Sequence[Record]) -> dict[str, str]:
-    """Name each device by its number, and by its UUID too if another host has a device of that number."""
+    """Name each device by its number, and by its UUID or node too if another host has a device of that number."""
     places = [record.environment.device for record in records]
     return {
         fleet.device_key(record): place
         if places.count(place) == 1
-        else f"{place} {(record.environment.device_uuid or '')[:12]}".strip()
+        else f"{place} {uuid[:12]}"
+        if (uuid := record.environment.device_uuid)
+        else fleet.device_key(record)
         for record, place in zip(records, places, strict=True)
     }
 
