@@ -150,6 +150,9 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
     """Return the smallest granularity with which the model runs; None if there is none or the spec sets one.
 
     A model may run at one batch size alone, as an exported program without a free batch axis does.
+
+    Raises:
+        BadRequest: the requested batch sizes are no multiples of it, or all smaller.
     """
     spec = attempt.spec
     if spec.granularity > 1:
@@ -169,6 +172,11 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
         raise BadRequest(
             f"{spec.model} fails at batch {spec.smallest_batch}, and runs at {' and '.join(map(str, found))}: {text}",
             f"--batch-sizes {','.join(map(str, found))} leaves the others out",
+        )
+    if spec.max_batch is not None and spec.max_batch < found[0]:
+        raise BadRequest(
+            f"{spec.model} fails at batch {failed_size}, and runs at {found[0]}: {text}",
+            f"--max-batch {found[0]} or more",
         )
     return Diagnosis(granularity=found[0], caveats=(granularity_notice(found[0], failed_size, text),))
 
