@@ -546,6 +546,14 @@ def test_search_stopped_by_a_budget_names_one_end():
     assert "stopped" not in limit.seen
 
 
+@pytest.mark.parametrize(("wall_s", "seen"), [(60.0, None), (88.0, "the search stopped at batch 5")])
+def test_search_stopped_by_timeout_within_budget_has_no_budget_notice(wall_s, seen):
+    edge = replace(example().edge, limited_by="timeout", closed=False)
+
+    notice = under_budget(1, 2, 4, 5, edge=edge, safe=None, wall_s=wall_s)
+    assert (notice and notice.seen) == seen
+
+
 def test_named_batch_sizes_left_out_by_a_budget_are_listed():
     named = {"spec": {"batch_sizes": (3, 7, 9), "soak": 0}, "edge": None, "safe": None, "trials": ()}
 

@@ -14,6 +14,8 @@ _MUCH_MORE: Final = 1.05
 """Factor on the batch from which another setting is worth trying."""
 _BUSY_SHARE: Final = 0.15
 """Fraction of the host's cores; daemons of an idle machine stay below, including the error of short windows."""
+_NEARLY_OVER: Final = 0.8
+"""Fraction of ``--budget`` below which a run did not end by it; the search may take 0.85."""
 
 
 def run_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
@@ -107,9 +109,11 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
         return
     ran: tuple[Trial | Row, ...] = (*record.trials, *rows)
     passed = max((each.batch_size for each in ran if each.failure is None), default=0)
-    searched = (record.edge is not None and record.edge.closed) or spec.batch_sizes is not None
+    edge, in_time = record.edge, record.wall_s < _NEARLY_OVER * spec.budget_s
+    timed_out = edge is not None and edge.limited_by == "timeout" and in_time
+    searched = (edge is not None and edge.closed) or timed_out or spec.batch_sizes is not None
     timed = {row.batch_size for row in rows}
-    largest = passed if record.edge is None else record.edge.largest_batch
+    largest = passed if edge is None else edge.largest_batch
     asked = spec.batch_sizes or spec.sizes_up_to(largest)
     lacking = [size for size in asked if size not in timed]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
