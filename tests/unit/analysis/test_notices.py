@@ -546,6 +546,14 @@ def test_search_stopped_by_a_budget_names_one_end():
     assert "stopped" not in limit.seen
 
 
+def test_headroom_without_known_largest_batch_has_notice():
+    record = replace(example(), edge=replace(example().edge, closed=False), safe=None)
+
+    assert told(record, "no_safe_batch").advice == "--max-batch 5 seeks one up to there"
+    assert told(example(), "no_safe_batch") is None
+    assert told(replace(record, spec=replace(record.spec, headroom=None)), "no_safe_batch") is None
+
+
 @pytest.mark.parametrize(("wall_s", "seen"), [(60.0, None), (88.0, "the search stopped at batch 5")])
 def test_search_stopped_by_timeout_within_budget_has_no_budget_notice(wall_s, seen):
     edge = replace(example().edge, limited_by="timeout", closed=False)

@@ -18,7 +18,7 @@ _FIRST: Final = (
     "unused_parameters",
     *("inputs_restored", "recompiled", "smaller_batches_fail", "failed_when_*", "trial_*", "row_*"),
     *("memory_of_others*", "loss_not_finite", "output_*", "random_weights", "drawn_targets", "default_latency_limit"),
-    *("larger_batches_fit", "throttled"),
+    *("no_safe_batch", "larger_batches_fit", "throttled"),
     *("host_bound", "copy_bound", "fragmentation", "allocator_retries", "graph_breaks"),
 )
 """Patterns of kinds, in the order of notices: those that change a decision come before the others."""

@@ -36,6 +36,13 @@ def _search_notices(record: Record) -> Iterator[Notice]:
             cause="the CPU's default",
             advice="--max-latency none searches to the end of memory",
         )
+    if edge is not None and edge.largest_batch and not edge.closed and record.spec.headroom is not None:
+        yield Notice(
+            kind="no_safe_batch",
+            seen="no batch that keeps --headroom free was sought",
+            cause="the largest batch is not known",
+            advice=f"--max-batch {edge.largest_batch} seeks one up to there",
+        )
     yield from _non_monotonic_notices(record)
     yield from _fragmentation_notices(record)
 
