@@ -33,7 +33,7 @@ ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
 """The reason why a row that was timed in one process is not judged."""
 
 
-_COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length"}
+COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length"}
 """Names count without their folders, and the record holds the shape of the input."""
 
 
@@ -298,7 +298,7 @@ def _unlike(old: Record, new: Record) -> Iterator[str]:
     yield from _describe_difference("model", subject(old.spec), subject(new.spec))
     yield from _describe_difference("weights", _weights(old), _weights(new))
     for name, before, after in identity.differing(old.spec, new.spec, "work"):
-        if name not in _COMPARED_OTHERWISE:
+        if name not in COMPARED_OTHERWISE:
             yield from _describe_difference(name, before, after)
     yield from _describe_difference("input", old.input_shape, new.input_shape)
     yield from _describe_difference("device", old.environment.device_name, new.environment.device_name)

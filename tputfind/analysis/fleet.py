@@ -6,10 +6,11 @@ from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tputfind.analysis import answers
-from tputfind.analysis.compare import TOLERANCE, verdict_of
+from tputfind.analysis.compare import COMPARED_OTHERWISE, TOLERANCE, verdict_of
 from tputfind.analysis.notices.timing import REASONS
 from tputfind.record import identity
 from tputfind.record.record import Record, Row, host_bound
+from tputfind.record.spec import Spec
 from tputfind.record.types import NEGLIGIBLE_BYTES, REPEATABILITY
 from tputfind.stats import CONFIDENCE, Interval, estimate, interval_of_product, mean
 from tputfind.units import format_bytes
@@ -283,7 +284,10 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 def _job(record: Record) -> tuple[object, ...]:
     """Return a key that records share if they are of the same job, on any device."""
-    return (*identity.requests_key(record), identity.name_of(record.spec), record.spec.transfer, record.method)
+    spec = record.spec
+    names = [name for name, role in identity.roles(Spec).items() if role == "work" and name not in COMPARED_OTHERWISE]
+    work = [getattr(spec, name) for name in names]
+    return (*identity.requests_key(record), identity.name_of(spec), *work, record.method)
 
 
 def _kind_of_job(record: Record) -> tuple[object, ...]:

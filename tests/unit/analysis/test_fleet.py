@@ -153,6 +153,20 @@ def test_all_busy_devices_are_compared_with_themselves_alone_and_summed():
     assert fleet.compare_devices([*alone, *busy]) == fleet.compare_devices(alone)
 
 
+@pytest.mark.parametrize("change", [{"optimizer": "adamw"}, {"clip": 1.0}, {"accumulate": 4}])
+def test_busy_devices_are_not_compared_with_other_training_alone(change):
+    def training(load, **changes):
+        record = of_device(0, timed(8, STEADY), load=load)
+        return replace(record, spec=replace(record.spec, phase="train", dtype="bf16", **changes))
+
+    busy = training("all_busy")
+
+    assert len(fleet.all_busy([training("solo"), busy])) == 1
+    assert fleet.all_busy([training("solo", **change), busy]) == []
+    assert "alone" in fleet.records_for_plan([training("solo"), busy])[1][0]
+    assert "alone" not in fleet.records_for_plan([training("solo", **change), busy])[1][0]
+
+
 def test_plan_uses_slowest_of_all_busy_devices_and_none_alone():
     alone = [of_device(number, timed(8, STEADY)) for number in range(2)]
     busy = [of_device(0, timed(8, STEADY), load="all_busy"), of_device(1, timed(8, [12.5, 12.5]), load="all_busy")]
