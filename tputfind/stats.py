@@ -22,7 +22,7 @@ _OUTLIER_DEVIATIONS: Final = 10.0
 """Distance from the median that makes a sample an outlier: about three times the reach of ordinary noise."""
 _TREND_RANK_CORRELATION: Final = 0.9
 """Rank correlation that makes a trend: ten groups in random order reach it in fewer than 1 of 1000 cases."""
-_MOST_HALF: Final = math.log(10)
+MOST_HALF: Final = math.log(10)
 """Maximum half-width of the logarithm of a ratio: a wider interval is uninformative and cannot be printed."""
 _RARE: Final = 0.05
 """If more than this fraction of the samples lie far from the median, none counts as an outlier."""
@@ -170,7 +170,7 @@ def interval_of_product(
         parts = ((each / variance) ** 2 / (mean.processes - 1) for each, (mean, _) in pairs)
         noise = _t_quantile_of(sum(parts), confidence) * math.sqrt(variance)
     half = math.hypot(noise, *(share * exponent for _, exponent in factors))
-    if half > _MOST_HALF:
+    if half > MOST_HALF:
         return None
     return Interval(value * math.exp(-half), value * math.exp(half))
 

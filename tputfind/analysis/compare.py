@@ -218,10 +218,10 @@ def judged_in_turn(tried: Tried, tolerance: float, comparisons: int, scatter: Sc
     interval = None if failure else turns.interval(1, 0, comparisons, scatter)
     if failure is not None:
         reason = f"{failure.kind.replace('_', ' ')} in {('OLD', 'NEW')[tried.failed or 0]}"
+    elif count < FEWEST_ROUNDS and interval is None:
+        reason = f"timed in {count} round{'' if count == 1 else 's'}: a verdict needs {FEWEST_ROUNDS}"
     else:
-        reason = (
-            "" if interval else f"timed in {count} round{'' if count == 1 else 's'}: a verdict needs {FEWEST_ROUNDS}"
-        )
+        reason = "" if interval else "rounds differ too much to tell"
     return Judgement(
         old_batch=turns.batch_sizes[0],
         new_batch=turns.batch_sizes[1],

@@ -51,8 +51,10 @@ class Contender(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def may_be_faster(self) -> bool:
         """Whether the interval admits that the variant is faster than the winner."""
-        if self.judgement is None or self.judgement.high is None or self.judgement.ratio is None:
+        if self.judgement is None or self.judgement.ratio is None:
             return False
+        if self.judgement.high is None:
+            return True
         known = self.judgement.ratio if self.of_winner is None else self.of_winner
         return known * self.judgement.high / self.judgement.ratio > 1
 

@@ -11,7 +11,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from tputfind.record.types import REPEATABILITY, Above0, Count
-from tputfind.stats import CONFIDENCE, NORMAL_IQR, Interval, t_quantile
+from tputfind.stats import CONFIDENCE, MOST_HALF, NORMAL_IQR, Interval, t_quantile
 
 LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
 """Numbers of rounds after which the verdict is tested."""
@@ -125,6 +125,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
     def interval(self, variant: int, to: int, comparisons: int = 1, scatter: Scatter | None = None) -> Interval | None:
         """Return the interval of that ratio; None with fewer than ``FEWEST_ROUNDS`` unless ``scatter`` is given.
 
+        It is also None if it would span more than a factor of ten to either side.
+
         A round is one observation: the median, over its blocks, of the logarithm of the ratio of two throughputs
         measured within a block. Disturbances common to both cancel (Bulej et al., "Duet Benchmarking", ICPE 2020). Each
         round has fresh processes, because processes of one program vary more than their own windows show (Kalibera and
@@ -153,6 +155,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         else:
             return None
         half = hypot(error / sqrt(count), sqrt(2) * REPEATABILITY)
+        if half > MOST_HALF:
+            return None
         middle = fmean(values)
         return Interval(exp(middle - half), exp(middle + half))
 

@@ -4,6 +4,7 @@ from random import Random
 from statistics import median
 from types import MappingProxyType
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +12,16 @@ from support.records import example
 from support.turns import taken
 
 from tputfind import load
-from tputfind.analysis.compare import Tried, compare, compare_turns, gate, is_certain, judged_in_turn
+from tputfind.analysis.compare import (
+    Tried,
+    compare,
+    compare_turns,
+    decode_comparisons,
+    gate,
+    is_certain,
+    judged_in_turn,
+)
+from tputfind.analysis.race import Contender, outcome_of
 from tputfind.analysis.turns import (
     ASSUMED,
     ASSUMED_DEVICE_BOUND,
@@ -192,6 +202,19 @@ def in_turn(*tried, other=MappingProxyType({"layout": "nhwc"}), images=True):
     """Return the comparison of two recipes, by default layouts, that were timed in turn at some batch sizes."""
     variants = Spec(model="resnet18"), Spec(model="resnet18", **other)
     return compare_turns(variants, "a CPU", "today", tried, tolerance=0.01, seconds=9.0, images=images)
+
+
+def test_rounds_that_differ_too_much_have_no_interval_and_are_read_back():
+    rounds = tuple(Round(per_s=((100.0,) * 2, (100.0 * ratio,) * 2)) for ratio in (1, 8, 1 / 8))
+    tried = [Tried(Turns(batch_sizes=(size, size), rounds=rounds)) for size in range(1, 21)]
+    found = in_turn(*tried)
+
+    assert {(one.verdict, one.low, one.reason) for one in found.rows} == {
+        ("ambiguous", None, "rounds differ too much to tell")
+    }
+    assert decode_comparisons(msgspec.json.encode([found]), "it") == found
+    wild = Contender(spec=found.variants[1], outcome=outcome_of(found.rows[0]), judgement=found.rows[0])
+    assert (wild.outcome, wild.may_be_faster) == ("undecided", True)
 
 
 def at(batch_size, *, rounds=3, failed=None, **noise):
