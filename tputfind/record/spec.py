@@ -22,6 +22,7 @@ from tputfind.record.types import (
     LARGEST_BATCH,
     MODE_PATTERN,
     MODES,
+    MOST_AMOUNT,
     PHASES,
     QUANTIZED,
     REPEATABILITY,
@@ -707,6 +708,8 @@ def _norm(value: object) -> float:
     norm = values.number(value)
     if norm <= 0:
         raise ValueError(f"{echo(value)} is not above zero")
+    if norm > MOST_AMOUNT:
+        raise ValueError(f"{echo(value)} is more than {MOST_AMOUNT:g}, which clips nothing")
     return norm
 
 

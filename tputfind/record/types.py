@@ -12,8 +12,9 @@ Count = Annotated[int, Meta(ge=1, le=LARGEST_BATCH)]
 CountFromZero = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
 Bytes = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Values = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Amount = Annotated[float, Meta(ge=0, le=1e15)]
-Above0 = Annotated[float, Meta(gt=0, le=1e15)]
+MOST_AMOUNT: Final = 1e15
+Amount = Annotated[float, Meta(ge=0, le=MOST_AMOUNT)]
+Above0 = Annotated[float, Meta(gt=0, le=MOST_AMOUNT)]
 
 # The role of a field when two records are compared or a run is resumed. Every field of Spec and of Environment has one
 # of these.

@@ -123,6 +123,7 @@ def test_latency_limit_can_be_disabled():
         ({"device": "cuda:0-3"}, "'cuda:0-3' is several devices: write --device cuda:0,cuda:1 or --gpus N"),
         ({"device": "all"}, "'all' is several devices"),
         ({"dtype": ["fp16"]}, "--dtype: ['fp16'] is not one of"),
+        ({"clip": "1e20", "phase": "train"}, "--clip: '1e20' is more than 1e+15"),
     ],
 )
 def test_impossible_option_is_refused(options, expected):
