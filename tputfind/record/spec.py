@@ -624,9 +624,13 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
 
 
 def _core_count(cores: str) -> int:
-    """Return the number of cores in a text such as ``0-3+8``; 0 if it names a node or nothing."""
-    ranges = (one.partition("-") for one in re.findall(_CORES, cores))
-    return 0 if "node" in cores else sum(int(high or low) - int(low) + 1 for low, _, high in ranges)
+    """Return the number of cores in a text such as ``0-3+8``; 0 if it names a node, only falling ranges or nothing."""
+    ends = (one.partition("-") for one in re.findall(_CORES, "" if "node" in cores else cores))
+    count, last = 0, -1
+    for low, high in sorted((int(low), int(high or low)) for low, _, high in ends):
+        count += max(high - max(low, last + 1) + 1, 0)
+        last = max(high, last)
+    return count
 
 
 def _image_size(value: object) -> int:

@@ -123,6 +123,8 @@ def test_latency_limit_can_be_disabled():
         ({"device": "cuda:0-3"}, "'cuda:0-3' is several devices: write --device cuda:0,cuda:1 or --gpus N"),
         ({"device": "all"}, "'all' is several devices"),
         ({"dtype": ["fp16"]}, "--dtype: ['fp16'] is not one of"),
+        ({"device": "cpu:0-3+0-3", "instances": 5}, "--instances 5 takes as many cores, and --device cpu:0-3+0-3 has 4"),
+        ({"device": "cpu:0-3+2-6+9", "instances": 9}, "--instances 9 takes as many cores"),
         ({"clip": "1e20", "phase": "train"}, "--clip: '1e20' is more than 1e+15"),
     ],
 )
@@ -151,6 +153,11 @@ def test_any_options_make_a_spec_or_a_bad_request(options):
     else:
         assert spec.batches is None or spec.batches >= 1
         assert spec.max_batch is None or spec.max_batch >= spec.granularity
+
+
+@pytest.mark.parametrize("options", [{}, {"instances": 2}])
+def test_falling_range_of_cores_is_left_to_the_device(options):
+    assert read_spec("m", {"device": "cpu:3-0", **options}).cores == "3-0"
 
 
 numbers = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([5e-324, 1e-6, 1e-3, 0.5, 99.99, 2**60, 2**63])
