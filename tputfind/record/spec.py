@@ -723,8 +723,8 @@ def _headroom(value: object) -> int | float:
     try:
         return values.size(value)
     except ValueError as problem:
-        if isinstance(value, str) and values.is_number(value):
-            percent = 100 * float(value) if 0 < float(value) < 1 else float(value)
+        if isinstance(value, str) and values.is_number(value) and 0 < float(value) < 100:
+            percent = 100 * float(value) if float(value) < 1 else float(value)
             raise ValueError(f"{echo(value)} is not a size or a share: did you mean {percent:g}%?") from None
         raise problem from None
 

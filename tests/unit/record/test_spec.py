@@ -160,6 +160,15 @@ def test_falling_range_of_cores_is_left_to_the_device(options):
     assert read_spec("m", {"device": "cpu:3-0", **options}).cores == "3-0"
 
 
+@pytest.mark.parametrize(("value", "meant"), [("5", "5%"), ("0.05", "5%"), ("100", None), ("200", None), ("-5", None)])
+def test_headroom_without_unit_suggests_only_percentages_that_are_taken(value, meant):
+    with pytest.raises(BadRequest) as refused:
+        read_spec("m", {"headroom": value})
+
+    assert ("%" in refused.value.message) is (meant is not None)
+    assert meant is None or f"did you mean {meant}?" in refused.value.message
+
+
 numbers = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([5e-324, 1e-6, 1e-3, 0.5, 99.99, 2**60, 2**63])
 units = st.sampled_from(["", "us", "ms", "s", "h", "%", "B", "GiB", "EiB"])
 texts = st.builds("{}{}".format, st.decimals(0, 10**12, places=3) | st.integers(0, 2**33), units)
