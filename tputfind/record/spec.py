@@ -617,6 +617,8 @@ def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
         yield "--instances are copies that work by themselves: leave --gpus and --parallel out"
     if spec.instances > (count := _core_count(spec.cores) or MOST_RANKS):
         yield f"--instances {spec.instances} takes as many cores, and --device {spec.device} has {count}"
+    if spec.memory_of_each_bytes == 0:
+        yield f"--memory-limit {spec.memory_limit_bytes}B leaves nothing for each of --instances {spec.instances}"
     if spec.ranks is not None and not spec.has_instances and spec.mode != "eager":
         yield f"--mode {spec.mode} is for one device: leave it out, or compile in a step of your own"
     if spec.device_count > 1 and spec.transfer != "none":
