@@ -549,11 +549,14 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
     if not problems:
         try:
             spec = Spec(model=model, **fields)  # type: ignore[arg-type]  # each reader returns its field's type
-            defaults = Spec(model=model)
-            given = (field for field, value in fields.items() if value == getattr(defaults, field))
-            return msgspec.structs.replace(spec, given_defaults=tuple(sorted(_NOT_FOR_STEPS.intersection(given))))
         except ValueError as conflict:
             problems.append(str(conflict))
+        else:
+            problems += _unused(spec)
+    if not problems:
+        defaults = Spec(model=model)
+        given = (field for field, value in fields.items() if value == getattr(defaults, field))
+        return msgspec.structs.replace(spec, given_defaults=tuple(sorted(_NOT_FOR_STEPS.intersection(given))))
     raise BadRequest("; ".join(problems), "see tputfind run --help")
 
 
@@ -598,6 +601,14 @@ def _conflicts(spec: Spec) -> Iterator[str]:
         yield "--batch-sizes must rise"
     if any(size % spec.granularity for size in spec.batch_sizes or ()):
         yield f"--batch-sizes must be multiples of --granularity {spec.granularity}"
+
+
+def _unused(spec: Spec) -> Iterator[str]:
+    """Yield options that would change nothing; a record with them is readable."""
+    if spec.batch_sizes is not None and spec.max_latency_ms not in ("auto", None):
+        yield "--batch-sizes cannot be combined with --max-latency: it searches nothing"
+    if (each := spec.accumulate * spec.device_count) > 1 and (spec.effective_batch or 0) % each:
+        yield f"--effective-batch {spec.effective_batch} is no multiple of {each}, the batches of each optimizer step"
 
 
 def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:

@@ -123,8 +123,17 @@ def test_latency_limit_can_be_disabled():
         ({"device": "cuda:0-3"}, "'cuda:0-3' is several devices: write --device cuda:0,cuda:1 or --gpus N"),
         ({"device": "all"}, "'all' is several devices"),
         ({"dtype": ["fp16"]}, "--dtype: ['fp16'] is not one of"),
+        ({"max_latency": "50ms", "batch_sizes": "8"}, "--batch-sizes cannot be combined with --max-latency"),
+        ({"effective_batch": 100, "accumulate": 3, "phase": "train"}, "--effective-batch 100 is no multiple of 3"),
+        (
+            {"effective_batch": 99, "gpus": 2, "parallel": "ddp", "phase": "train"},
+            "--effective-batch 99 is no multiple of 2",
+        ),
         ({"memory_limit": 1, "instances": 2}, "--memory-limit 1B leaves nothing for each of --instances 2"),
-        ({"device": "cpu:0-3+0-3", "instances": 5}, "--instances 5 takes as many cores, and --device cpu:0-3+0-3 has 4"),
+        (
+            {"device": "cpu:0-3+0-3", "instances": 5},
+            "--instances 5 takes as many cores, and --device cpu:0-3+0-3 has 4",
+        ),
         ({"device": "cpu:0-3+2-6+9", "instances": 9}, "--instances 9 takes as many cores"),
         ({"clip": "1e20", "phase": "train"}, "--clip: '1e20' is more than 1e+15"),
     ],
