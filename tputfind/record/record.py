@@ -234,7 +234,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     ended_by: RowEnd | None = None
     parameter_bytes: dict[str, Bytes] = {}
     seen: tuple[Sight, ...] = ()
-    samples: Count | None = None
+    samples: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
 
     @property
     def samples_per_step(self) -> int:

@@ -1,5 +1,6 @@
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,6 +110,14 @@ def test_the_trace_of_a_trial_comes_back_as_its_events():
         ("allocate", 10),
         ("release", 2),
     ]
+
+
+def test_samples_of_tokens_beyond_32_bits_are_read_back():
+    tokens = Row(batch_size=524_288, samples=4096 * 524_288)
+
+    assert msgspec.json.decode(msgspec.json.encode(tokens), type=Row) == tokens
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"batch_size": 1, "samples": 0}', type=Row)
 
 
 def test_merged_row_holds_timings_of_both_processes():
