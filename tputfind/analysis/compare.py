@@ -33,8 +33,8 @@ ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
 """The reason why a row that was timed in one process is not judged."""
 
 
-COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length"}
-"""Names count without their folders, and the record holds the shape of the input."""
+COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length", "gpus"}
+"""Names count without their folders, the record holds the shape of the input, and ``--device`` may name the GPUs."""
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,6 +300,7 @@ def _unlike(old: Record, new: Record) -> Iterator[str]:
     for name, before, after in identity.differing(old.spec, new.spec, "work"):
         if name not in COMPARED_OTHERWISE:
             yield from _describe_difference(name, before, after)
+    yield from _describe_difference("gpus", old.spec.device_count, new.spec.device_count)
     yield from _describe_difference("input", old.input_shape, new.input_shape)
     yield from _describe_difference("device", old.environment.device_name, new.environment.device_name)
     if new.environment.can.is_cpu:

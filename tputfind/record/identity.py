@@ -100,12 +100,13 @@ def _without_repetition(specs: Sequence[Spec]) -> list[Spec]:
 def work_key(record: Record) -> tuple[tuple[str, object], ...]:
     """Return the fields that recipes must share to be compared, by name: the work, the device and the method.
 
-    The dtype is part of the recipe, and so is a chosen allocator. The input shape is the requested one, because a
-    recipe that failed has no other.
+    The dtype is part of the recipe, and so is a chosen allocator. ``gpus`` is the number of devices, which ``--device``
+    may name instead. The input shape is the requested one, because a recipe that failed has no other.
     """
     parts = (record.spec, record.environment)
     work = {name: getattr(part, name) for part in parts for name, role in roles(type(part)).items() if role == "work"}
     del work["dtype"]
+    work["gpus"] = record.spec.device_count
     if record.spec.allocator is not None:
         del work["allocator_conf"]
     checkpoint = "checkpoint", record.spec.grad_checkpoint

@@ -11,6 +11,7 @@ from support.records import CPU_CAN, example
 
 from tputfind.analysis.compare import Judgement, compare
 from tputfind.errors import BadRequest
+from tputfind.record.identity import work_key
 from tputfind.record.record import Edge, Failure, Health, Row, Timing, Trial
 from tputfind.record.types import METHOD
 from tputfind.report.renderers.markdown import render_markdown
@@ -93,6 +94,19 @@ def test_another_device_or_allocator_is_refused(change, named):
 
     with pytest.raises(BadRequest, match=named):
         compare(old, replace(old, environment=replace(old.environment, **change)))
+
+
+def test_number_of_gpus_and_their_names_are_the_same_job():
+    def on(**spec):
+        base = record(steady(8, 20))
+        return replace(base, spec=replace(base.spec, phase="train", dtype="bf16", parallel="ddp", **spec))
+
+    two, named = on(gpus=2), on(device="cuda:0,cuda:1")
+
+    assert compare(two, named).verdict == "same"
+    assert work_key(two) == work_key(named)
+    with pytest.raises(BadRequest, match="gpus 2 and 3"):
+        compare(two, on(device="cuda:0,cuda:1,cuda:2"))
 
 
 def test_another_shape_or_method_is_refused():
