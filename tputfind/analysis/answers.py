@@ -1,7 +1,7 @@
 """The answers of a record: which batch to deploy. Pure functions of its rows."""
 
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import inf, isqrt
 from typing import Final, Literal, NamedTuple
 
 from tputfind import stats
@@ -341,5 +341,6 @@ def sizes_that_divide(spec: Spec, largest: int) -> list[int]:
     each, rest = divmod(spec.effective_batch or 0, spec.device_count * spec.accumulate)
     if rest or not each:
         return []
-    within = range(spec.granularity, min(largest, each) + 1, spec.granularity)
-    return [size for size in within if each % size == 0][-_TIMED_BESIDE:]
+    small = [size for size in range(1, isqrt(each) + 1) if each % size == 0]
+    divisors = sorted({*small, *(each // size for size in small)})
+    return [size for size in divisors if size <= largest and size % spec.granularity == 0][-_TIMED_BESIDE:]

@@ -1,5 +1,7 @@
 """The batch size and accumulation that reach an effective batch fastest."""
 
+from time import perf_counter
+
 import msgspec
 import pytest
 from support.records import example, row
@@ -62,11 +64,20 @@ def test_answer_for_repeated_steps_gives_bounds_and_measuring_command():
     assert "Effective" not in dict(summary(record(*timed)))
 
 
+def test_divisors_of_the_largest_effective_batch_take_no_time():
+    spec = Spec(model="resnet50", phase="train", effective_batch=2**31 - 1)
+    begin_s = perf_counter()
+
+    assert sizes_that_divide(spec, 2**31 - 2) == [1]
+    assert perf_counter() - begin_s < 1
+
+
 def test_run_times_the_largest_divisors_and_holds_their_row_for_an_answer():
     spec = Spec(model="resnet50", phase="train", effective_batch=1000, granularity=2)
 
     assert sizes_that_divide(spec, 300) == [200, 250]
     assert sizes_that_divide(spec, 1) == []
+    assert sizes_that_divide(msgspec.structs.replace(spec, effective_batch=36, granularity=6), 2**31) == [18, 36]
     assert sizes_that_divide(Spec(model="resnet50"), 300) == []
     assert 50 in contenders(spec, (row(50, 60.0), row(64, 30.0), row(128, 40.0), row(256, 70.0)), None)
     assert 50 not in contenders(Spec(model="resnet50"), (row(50, 60.0), row(128, 40.0), row(256, 70.0)), None)
