@@ -62,13 +62,17 @@ class _Header(msgspec.Struct):
     schema: Count
 
 
-_OF_ANOTHER_COMMAND: Final = re.compile(rb'\s*\{\s*"kind":\s*"(methods|pipeline|forecast)"')
+_OF_ANOTHER_COMMAND: Final = re.compile(
+    rb'\s*\{\s*"(?:kind"\s*:\s*"(methods|pipeline|forecast|race)"|(model|plans)"\s*:)'
+)
+_COMMANDS: Final = {b"forecast": "forecast", b"race": "tune", b"model": "compare", b"plans": "size"}
+"""The command of a result, by the kind or the first field of its JSON; ``clocks`` for others."""
 
 
 def command_of(data: bytes) -> str | None:
-    """Return the command, ``clocks`` or ``forecast``, that wrote the JSON; None for the record of a run."""
+    """Return the command, such as ``clocks`` or ``forecast``, that wrote the JSON; None for the record of a run."""
     found = _OF_ANOTHER_COMMAND.match(data)
-    return None if found is None else "forecast" if found[1] == b"forecast" else "clocks"
+    return None if found is None else _COMMANDS.get(found[1] or found[2], "clocks")
 
 
 def check_schema(data: bytes, name: str, newest: int) -> None:

@@ -21,6 +21,7 @@ from tputfind.record.record import (
     Timing,
     Trial,
     decode_record,
+    decode_records,
     merge_rows,
 )
 from tputfind.record.spec import Spec
@@ -118,6 +119,22 @@ def test_samples_of_tokens_beyond_32_bits_are_read_back():
     assert msgspec.json.decode(msgspec.json.encode(tokens), type=Row) == tokens
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'{"batch_size": 1, "samples": 0}', type=Row)
+
+
+@pytest.mark.parametrize(
+    ("data", "command"),
+    [
+        (b'{"kind":"pipeline"}', "clocks"),
+        (b'{"kind": "forecast"}', "forecast"),
+        (b'{"kind": "race", "schema": 1}', "tune"),
+        (b'{\n "plans": []}', "size"),
+        (b'{"model": "resnet50"}', "compare"),
+    ],
+)
+def test_result_of_another_command_is_refused_by_its_command(data, command):
+    for refuse in (lambda: decode_record(data, "it"), lambda: decode_records(b"[" + data + b"]", "it")):
+        with pytest.raises(BadRecord, match=f"is not a record of a run: tputfind {command} wrote it"):
+            refuse()
 
 
 def test_merged_row_holds_timings_of_both_processes():
