@@ -21,7 +21,7 @@ from tputfind.options import device_text, none_of
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
-from tputfind.record.files import path_of
+from tputfind.record import files
 from tputfind.record.record import Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
@@ -150,7 +150,9 @@ def tune(
     Raises:
         TputfindError: an option is wrong, or the device or the model does not allow it.
     """
-    folder = None if output is None else path_of("output", output)
+    folder = None if output is None else files.path_of("output", output)
+    if folder is not None:
+        files.check_folder(folder)
     words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
     name = pickling.name_of(model)
     asked = read_request(name, options, goal, folder, f"tune {name} {words}".strip())._replace(before=resume)
