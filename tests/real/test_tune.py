@@ -11,6 +11,8 @@ from support.command import ENVIRONMENT, command, run
 from support.folders import MODELS
 
 import tputfind
+from tputfind.errors import NoSuchDevice
+from tputfind.runners import tune
 
 FILE = MODELS / "in_turn.py"
 TUNE = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--batch-sizes", 8)
@@ -110,6 +112,19 @@ def test_race_is_kept_if_its_winner_fails_at_a_larger_batch(tmp_path, ask):
     assert "holds 40 samples" in ran.err
     assert "Winner  " in ran.out
     assert tputfind.load(tmp_path / "race.json").winner.dtype in ("fp32", "bf16")
+
+
+def test_race_is_kept_if_its_winner_cannot_be_measured(tmp_path, ask, kept, monkeypatch):
+    def refuse(*_):
+        raise NoSuchDevice("the device is gone")
+
+    monkeypatch.setattr(tune, "sweep", refuse)
+    ran = ask(tmp_path, *TUNE, f"{FILE}:no_layout", "--budget", "20s", "--save", "race.json")
+
+    assert (ran.status, "tputfind: the device is gone" in ran.err) == (3, True), ran.err
+    assert tputfind.load(tmp_path / "race.json").winner.layout == "nchw"
+    with kept.in_use(), pytest.warns(UserWarning, match="the winner was not measured in full: the device is gone"):
+        tputfind.tune(f"{FILE}:no_layout", mode="eager", device="cpu:0", batch_sizes=[1], budget="20s")
 
 
 def test_failing_variant_is_reported_with_its_reason_and_loses(tmp_path, ask):

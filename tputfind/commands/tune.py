@@ -12,7 +12,7 @@ from rich.console import Console
 from tputfind.analysis.race import decode_race
 from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
 from tputfind.commands.outputs import csv_of_record, model_sources, read_places
-from tputfind.errors import Interrupted, OutOfTime
+from tputfind.errors import Interrupted
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
@@ -43,17 +43,13 @@ def main(given: Given, *, show_traceback: bool) -> int:
         def start(**place: Any) -> Children:
             return stack.enter_context(Children(trust_model_file=trust, **place))
 
-        race, measured = tune.measure(asked, start, progress)
+        race, file, ended_by = tune.measure(asked, start, progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     document = view.document(race)
-    record, file = race.record, None if measured is None else measured.file
-    path = None if record is None or file is None else file.path
+    record, path = race.record, None if race.record is None or file is None else file.path
     table = [] if record is None or path is None else [csv_of_record(record, path)]
     outputs.write(forms(document), table)
-    problems = [*([file.problem] if file is not None and file.problem is not None else []), *outputs.problems]
-    error = None if measured is None else measured.ended_by
-    if error is not None and not isinstance(error, (KeyboardInterrupt, OutOfTime)):  # after the race was won
-        problems = [error, *problems]
+    problems = [one for one in (ended_by, file and file.problem, *outputs.problems) if one is not None]
     if race.interrupted:
         saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
         said = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -22,6 +23,7 @@ from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
 from tputfind.record import files
+from tputfind.record.files import RecordFile
 from tputfind.record.record import Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
@@ -36,7 +38,6 @@ from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.resume import recorded_winner, resumed_contenders
-from tputfind.session.run import Measured
 from tputfind.session.trials import TrialRunner, diagnosis_of
 from tputfind.session.turns import Duel, Variant, unknown_cost
 
@@ -166,10 +167,14 @@ def tune(
         def start(**place: Any) -> Children:
             return stack.enter_context(Children(trust_model_file=trust_model_file, live=file, **place))
 
-        race, _ = measure(asked, start, told)
-    if race.interrupted:
+        raced = measure(asked, start, told)
+    if raced.race.interrupted:
         raise KeyboardInterrupt
-    return race
+    if raced.ended_by is not None:
+        warnings.warn(f"the winner was not measured in full: {raced.ended_by}", stacklevel=2)
+    if raced.file is not None and raced.file.problem is not None:
+        warnings.warn(f"the record was not saved: {raced.file.problem}", stacklevel=2)
+    return raced.race
 
 
 class _Lane(NamedTuple):
@@ -193,8 +198,19 @@ class _Lane(NamedTuple):
             each.interrupt()
 
 
-def measure(asked: Asked, start: Callable[..., Children], progress: Progress) -> tuple[Race, Measured | None]:
-    """Race the variants, and measure the winner in full; its result is None if that did not begin, or was known.
+class Raced(NamedTuple):
+    """A race, the file of the winner's record, and the error that ended it after the winner was found.
+
+    ``file`` is None if no record was begun, or if it was there before; ``ended_by`` is None also if the budget ended.
+    """
+
+    race: Race
+    file: RecordFile | None = None
+    ended_by: TputfindError | None = None
+
+
+def measure(asked: Asked, start: Callable[..., Children], progress: Progress) -> Raced:
+    """Race the variants, and measure the winner in full.
 
     ``start`` starts a server of processes, with the variables and the cores of a place.
 
@@ -266,12 +282,13 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)
     for each in servers:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
-    measured, record, interrupted = None, None, False
+    file, record, ended_by, is_over, interrupted = None, None, None, False, False
     try:
         with ExitStack() as stack:
             for lane in lanes:
                 stack.enter_context(lane.watch)
             course.run()
+        is_over = True
         left_s = begin_s + asked.budget_s - monotonic()
         raced_at = (batch_of(course.leader, batch_size),)
         only = None if course.leader.batch_sizes is None else raced_at
@@ -283,11 +300,13 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
             smaller = winner.sizes_up_to(raced_at[0] - 1)[-_SMALLER:]
             job = Job([winner], asked.folder, asked.command, first=(*raced_at, *smaller))
             (measured,) = sweep(job, servers[0], progress)
-            record = measured.record if measured.record.rows else None
-            if isinstance(measured.ended_by, KeyboardInterrupt):
+            file, record = measured.file, measured.record if measured.record.rows else None
+            if measured.ended_by is not None:
                 raise measured.ended_by
-    except OutOfTime:  # the race is over, and its winner is known
-        pass
+    except TputfindError as error:
+        if not is_over:
+            raise
+        ended_by = None if isinstance(error, OutOfTime) else error
     except KeyboardInterrupt:
         interrupted = True
     race = Race(
@@ -305,7 +324,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         source_sha256=sha256,
         timed=timed,
     )
-    return race, measured
+    return Raced(race, file, ended_by)
 
 
 def _on(device: str, spec: Spec) -> Spec:
