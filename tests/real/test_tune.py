@@ -13,6 +13,7 @@ from support.folders import MODELS
 import tputfind
 from tputfind.errors import NoSuchDevice
 from tputfind.runners import tune
+from tputfind.runners.race import Course
 
 FILE = MODELS / "in_turn.py"
 TUNE = ("tune", "--quiet", "--device", "cpu:0", "--mode", "eager", "--batch-sizes", 8)
@@ -220,7 +221,11 @@ def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path, ask):
     assert "no more than 8, please" in ran.err
 
 
-def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path, ask):
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path, ask, monkeypatch):
     asked = (*TUNE, "--layout", "nchw,nhwc", f"{FILE}:by_layout", "--budget", "10min", "--save", "race.json")
     arguments = [*command(), *(f"{one}" for one in asked if one != "--quiet")]
     process = subprocess.Popen(arguments, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
@@ -250,6 +255,11 @@ def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path, ask):
     assert once_more.status == 0, once_more.err
     longer = tputfind.load(tmp_path / "race.json")
     assert (longer.record, longer.budget_s) == (whole.record, 681.0)
+
+    monkeypatch.setattr(Course, "run", interrupt)
+    assert ask(tmp_path, *asked[:-4], "--budget", "42s", "--resume", "race.json").status == 130
+    kept = tputfind.load(tmp_path / "race.json")
+    assert (kept.interrupted, kept.record) == (True, whole.record)
 
 
 @pytest.mark.slow

@@ -309,6 +309,8 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         ended_by = None if isinstance(error, OutOfTime) else error
     except KeyboardInterrupt:
         interrupted = True
+    if interrupted and record is None and before is not None:
+        record = recorded_winner(before, course.leader)
     race = Race(
         goal=asked.goal,
         batch_size=batch_size,

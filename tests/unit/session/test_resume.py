@@ -308,3 +308,12 @@ def test_winner_is_measured_again_unless_its_record_is_complete_and_matches():
     assert recorded(replace(winner, seed=1)) is None
     assert recorded(parameters=1) is None
     assert recorded_winner(replace(RACE, record=None), winner, now) is None
+
+
+def test_winner_of_an_interrupted_race_keeps_its_finished_record():
+    record = replace(RACE.record, edge=Edge(largest_batch=3072, limited_by="memory", fails_at=3073))
+    race, leader = replace(RACE, record=record), replace(record.spec, budget_s=77.0, batch_sizes=(8, 16))
+
+    assert recorded_winner(race, leader) == record
+    assert recorded_winner(race, replace(leader, layout="nchw", mode="eager")) is None
+    assert recorded_winner(replace(race, record=replace(record, finished=None)), leader) is None
