@@ -36,7 +36,8 @@ def main(given: Given, *, show_traceback: bool) -> int:
     options = options_of(given, given)
     asked = tune.read_request(model, options, goal, folder, command_line())._replace(before=before)
     plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
-    outputs = check_places(places, model_sources([asked.plain]), json="race", question=Question((plain,)))
+    question = Question((plain,), any_device=asked.devices is not None)
+    outputs = check_places(places, model_sources([asked.plain]), json="race", question=question)
     with stop_signals() as ignore_signals, ExitStack() as stack:
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
 

@@ -60,11 +60,13 @@ def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterato
 class Question(NamedTuple):
     """The specs of a measurement (two for a pipeline) and its device; None if the device is not known yet.
 
-    A comparison of records has no specs.
+    A comparison of records has no specs. ``any_device`` is whether a list of devices was requested, so that the specs
+    do not name theirs yet.
     """
 
     specs: tuple[Spec, ...] = ()
     device_name: str | None = None
+    any_device: bool = False
 
 
 def question_of(result: Any) -> Question:
@@ -76,7 +78,7 @@ def question_of(result: Any) -> Question:
 
 def unlike_questions(old: Question, new: Question) -> list[str]:
     """Return the differences of two questions, with both values; empty if they are the same."""
-    there, here = _without_repetition(old.specs), _without_repetition(new.specs)
+    there, here = (_without_repetition(one.specs, any_device=new.any_device) for one in (old, new))
     if len(there) != len(here):
         return [f"runs ({len(there)} there, {len(here)} here)"]
     pairs = [
@@ -89,10 +91,10 @@ def unlike_questions(old: Question, new: Question) -> list[str]:
     return [f"{name} ({before} there, {after} here)" for name, before, after in pairs]
 
 
-def _without_repetition(specs: Sequence[Spec]) -> list[Spec]:
+def _without_repetition(specs: Sequence[Spec], *, any_device: bool) -> list[Spec]:
     """Return the different specs of a list of devices, without those that were measured on all devices at once."""
     alone = [spec for spec in specs if spec.load != "all_busy"] or specs
-    several = len({spec.device for spec in alone}) > 1
+    several = any_device or len({spec.device for spec in alone}) > 1
     place = {"load": "solo", "busy_devices": 1} | ({"device": "auto"} if several else {})
     return list(dict.fromkeys(msgspec.structs.replace(spec, **place) for spec in alone))
 

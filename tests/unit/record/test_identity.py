@@ -6,14 +6,17 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from support.folders import ROOT
 from support.records import example
 
+from tputfind import load
 from tputfind.analysis.compare import compare
 from tputfind.errors import BadRequest
 from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.record import Records
 from tputfind.record.spec import Spec
+from tputfind.runners.tune import read_request
 
 FIELDS = [(kind, name) for kind in (Spec, Environment) for name in kind.__struct_fields__]
 NAMED_OTHERWISE = {
@@ -68,6 +71,17 @@ def test_records_of_busy_devices_answer_the_question_of_their_one_spec():
     assert identity.unlike_questions(found, asked) == []
     other = identity.Question((replace(record.spec, model="vgg11"),))
     assert identity.unlike_questions(found, other) == ["model (resnet50 there, vgg11 here)"]
+
+
+def test_race_on_a_list_of_devices_answers_the_same_request_again():
+    race = load(ROOT / "results/nvidia-h200-x2/tune/resnet50-fp16.json")
+    given = {"device": "all", "dtype": "fp16", "budget": race.budget_s}
+    asked = read_request("resnet50", given, "throughput", None, "")
+    found = identity.question_of(race)
+
+    assert race.specs[0].device == "cuda:0"
+    assert identity.unlike_questions(found, identity.Question((asked.plain,), any_device=True)) == []
+    assert identity.unlike_questions(found, identity.Question((asked.plain,))) == ["device (cuda:0 there, auto here)"]
 
 
 def test_training_with_checkpointing_is_other_work_of_another_name():
