@@ -112,6 +112,7 @@ class Course:
                 self._duels[one.against, one.spec] = duel = as_duel(one.against, one.spec)
                 duel.tried = Tried(one.turns)
                 self._took_s[one.spec.mode] = one.seconds / len(one.turns.rounds)
+        self._rates_before = {one.spec: log(one.of_winner) for one in before if one.of_winner}
         self._met = set(self._contenders)
         self._all_met = False
         if self._turns:
@@ -123,10 +124,20 @@ class Course:
         return {pair: duel.tried.turns for pair, duel in self._duels.items() if duel.tried.turns.rounds}
 
     @property
+    def _left(self) -> list[Spec]:
+        """The variants that did not fail, in the order of ``contenders``."""
+        return [spec for spec, one in self._contenders.items() if one.outcome != "failed"]
+
+    @property
+    def _rates(self) -> dict[Spec, float]:
+        """The estimated log throughputs, also of variants that failed later: their rounds connect the others."""
+        return log_rates(self._turns, self._rates_before)
+
+    @property
     def contenders(self) -> tuple[Contender, ...]:
         """All variants, in the order in which they first met a leader."""
-        rates = log_rates(self._turns)
-        of_winner = {spec: exp(rate - rates.get(self.leader, 0.0)) for spec, rate in rates.items()}
+        rates = self._rates
+        of_winner = {spec: exp(rates[spec] - rates.get(self.leader, 0.0)) for spec in self._left if spec in rates}
         return tuple(replace(one, of_winner=of_winner.get(spec)) for spec, one in self._contenders.items())
 
     def run(self) -> None:
@@ -158,7 +169,8 @@ class Course:
             rival = self._next_in_time() or self._next_rival()
             if rival is None:
                 return
-            old, new = (rival, self.leader) if (rival, self.leader) in self._duels else (self.leader, rival)
+            has_led = rival in self._contenders and (rival, self.leader) in self._duels
+            old, new = (rival, self.leader) if has_led else (self.leader, rival)
             self._progress.doing(f"{self._recipe_of(new)} beside {self._recipe_of(old)}", self._expected_s(rival))
             self._running[pool.submit(self._take_round, lane, old, new)] = _Round(lane, rival, old, new)
 
@@ -193,8 +205,8 @@ class Course:
 
     def _next_rival(self) -> Spec | None:
         timed, running = self._turns, {frozenset((one.old, one.new)) for one in self._running.values()}
-        rates = log_rates(timed)
-        for rival in sorted(rates, key=lambda spec: -rates[spec]):
+        left, rates = self._left, self._rates
+        for rival in sorted((spec for spec in left if spec in rates), key=lambda spec: -rates[spec]):
             turns = timed.get((self.leader, rival)) or timed.get((rival, self.leader))
             if rival == self.leader or frozenset((self.leader, rival)) in self._settled | running:
                 continue
@@ -249,20 +261,17 @@ class Course:
         )
 
     def _drop(self, spec: Spec, failure: Failure, batch_size: int, seconds: float) -> None:
-        """Drop a variant that failed.
+        """Drop a variant that failed; its rounds still count for the estimates of the others.
 
         Raises:
-            TputfindError: it is the first one, and has never run.
+            TputfindError: it is the first one, and has never run, or all others failed before.
         """
-        if spec == self.leader and not self._turns:
+        if spec == self.leader and not (self._turns and self._left[1:]):
             raise no_answer(spec, batch_size, failure, smallest=False)
         reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
         self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)
-        self._duels = {pair: duel for pair, duel in self._duels.items() if spec not in pair}
         if self._turns:
             self._judge()
-        else:
-            self.leader = next(spec for spec, one in self._contenders.items() if one.outcome != "failed")
 
     def _judge(self) -> None:
         """Judge every duel by the scatter of all of its kind; the variant that is estimated to be the fastest leads."""
@@ -279,25 +288,29 @@ class Course:
             if one.against == old:
                 fields = {"outcome": outcome, "judgement": judgement, "turns": turns}
                 self._contenders[new] = replace(one, **fields)
-        rates = log_rates(timed)
-        fastest = max(rates.values())
-        self.leader = next(spec for spec in self._contenders if rates.get(spec, -inf) >= fastest - _TIE)
+        left, rates = self._left, self._rates
+        fastest = max(rates.get(spec, -inf) for spec in left)
+        self.leader = next(spec for spec in left if rates.get(spec, -inf) >= fastest - _TIE)
 
 
-def log_rates(timed: Mapping[tuple[Spec, Spec], Turns]) -> dict[Spec, float]:
+def log_rates(timed: Mapping[tuple[Spec, Spec], Turns], before: Mapping[Spec, float]) -> dict[Spec, float]:
     """Return the estimated log throughput of each variant, by weighted least squares over the ratios of all pairs.
 
-    That of the first variant is 0; a ratio weighs as much as it has rounds. The normal equations are solved by the
-    method of Gauss and Seidel.
+    A ratio weighs as much as it has rounds. ``before`` are earlier estimates: variants that no pairs connect keep their
+    distance in them. The first of these stays as it is; without any, the first variant is 0. The normal equations are
+    solved by the method of Gauss and Seidel.
     """
-    rates = dict.fromkeys((spec for pair in timed for spec in pair), 0.0)
+    specs = list(dict.fromkeys(spec for pair in timed for spec in pair))
+    known = {spec: rate for spec, rate in before.items() if spec in specs} or dict.fromkeys(specs[:1], 0.0)
+    rates = dict.fromkeys(specs, 0.0) | known
+    free = sorted((spec for spec in specs if spec != next(iter(known))), key=known.__contains__)
     beside: dict[Spec, list[tuple[Spec, float, int]]] = {spec: [] for spec in rates}
     for (old, new), turns in timed.items():
         ratio, count = log(turns.ratio(1, 0) or 1.0), len(turns.rounds)
         beside[new].append((old, ratio, count))
         beside[old].append((new, -ratio, count))
     for _ in range(_SWEEPS):
-        for spec in list(rates)[1:]:
+        for spec in free:
             rounds = sum(count for _, _, count in beside[spec])
             rates[spec] = sum(count * (rates[other] + ratio) for other, ratio, count in beside[spec]) / rounds
     return rates

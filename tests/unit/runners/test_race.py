@@ -327,7 +327,9 @@ def test_resumed_race_that_was_decided_takes_no_round():
     again = space.race(10_000.0, before=course.contenders)
 
     assert len(space.met) == count
-    assert (again.leader, again.contenders) == (course.leader, course.contenders)
+    assert (again.leader, outcomes(again)) == (course.leader, outcomes(course))
+    of_winner = [one.of_winner for one in course.contenders]
+    assert [one.of_winner for one in again.contenders] == pytest.approx(of_winner)
 
 
 def test_race_without_a_round_leaves_the_first_variant_ahead():
@@ -354,6 +356,44 @@ def test_first_variant_that_fails_later_leaves_the_lead_to_the_other():
     assert (course.leader.layout, outcomes(course)["nchw", "eager"]) == ("nhwc", "failed")
 
 
+class FailsTogether(Simulated):
+    """A pair of compiled variants, of which the plainly compiled one fails."""
+
+    def take_round(self, random):
+        if is_compile_mode(self.pair[0].mode) and is_compile_mode(self.pair[1].mode) and self.space.fails_later:
+            self.space.now_s += 40.0
+            failed = [spec.mode for spec in self.pair].index("compile")
+            self.tried = self.tried._replace(failed=failed, failure=self.space.failure)
+        else:
+            super().take_round(random)
+
+
+def test_leader_that_fails_in_a_rematch_gives_way_to_the_next_fastest():
+    space = Space({"nhwc": 0.5, "compile": 1.5, "compile:freezing": 1.49}, noise=0.1)
+    space.duel = partial(FailsTogether, space)
+    space.fails_later = False  # in the first rounds
+    begun = space.race(135.0)
+    space.fails_later = True
+    course = space.race(10_000.0, before=begun.contenders)
+
+    assert begun.leader.mode == "compile"
+    assert (course.leader.mode, outcomes(course)["nchw", "compile"]) == ("compile:freezing", "failed")
+    of_winner = {one.spec.mode: one.of_winner for one in course.contenders if one.spec.layout == "nchw"}
+    assert of_winner["eager"] == pytest.approx(1 / 1.49, rel=0.02)
+    assert of_winner["compile"] is None
+
+
+def test_resumed_race_keeps_estimates_that_no_pair_connects():
+    space = Space({"nhwc": 0.5, "compile": 1.5, "compile:freezing": 1.49}, noise=0.1)
+    begun = space.race(10_000.0).contenders
+    failed = {"outcome": "failed", "turns": None, "of_winner": None}
+    apart = [msgspec.structs.replace(one, **failed) if one.spec.mode == "compile" else one for one in begun]
+    course = space.race(1.0, before=apart)
+
+    assert course.leader.mode == "compile:freezing"
+    assert course.contenders[0].of_winner == pytest.approx(1 / 1.49, rel=0.02)
+
+
 def test_levels_are_products_of_ratios_along_duels():
     space = Space({})
     one, two, three = recipes()[:3]
@@ -363,7 +403,7 @@ def test_levels_are_products_of_ratios_along_duels():
         duel.tried = Tried(Turns(batch_sizes=(8, 8), rounds=taken(Random(1), new=ratio, between=0, within=0)))
         duels[old, new] = duel.tried.turns
 
-    levels = log_rates(duels)
+    levels = log_rates(duels, {})
 
     assert exp(levels[two] - levels[one]) == pytest.approx(1.2, rel=1e-3)
     assert exp(levels[three] - levels[one]) == pytest.approx(1.8, rel=1e-3)
