@@ -111,7 +111,7 @@ class Course:
             if one.turns is not None and one.against is not None:
                 self._duels[one.against, one.spec] = duel = as_duel(one.against, one.spec)
                 duel.tried = Tried(one.turns)
-                self._took_s[one.spec.mode] = one.seconds / len(one.turns.rounds)
+                self._note_seconds((one.against, one.spec), one.seconds / len(one.turns.rounds))
         self._rates_before = {one.spec: log(one.of_winner) for one in before if one.of_winner}
         self._met = set(self._contenders)
         self._all_met = False
@@ -171,7 +171,7 @@ class Course:
                 return
             has_led = rival in self._contenders and (rival, self.leader) in self._duels
             old, new = (rival, self.leader) if has_led else (self.leader, rival)
-            self._progress.doing(f"{self._recipe_of(new)} beside {self._recipe_of(old)}", self._expected_s(rival))
+            self._progress.doing(f"{self._recipe_of(new)} beside {self._recipe_of(old)}", self._expected_s(old, new))
             self._running[pool.submit(self._take_round, lane, old, new)] = _Round(lane, rival, old, new)
 
     def _next_in_time(self) -> Spec | None:
@@ -181,7 +181,7 @@ class Course:
         """
         while not self._all_met and (challenger := self._next_challenger()) is not None:
             self._met.add(challenger)
-            needs_s = self._expected_s(challenger)
+            needs_s = self._expected_s(self.leader, challenger)
             if self._clock() + needs_s <= self._until_s:
                 return challenger
             reason = f"takes about {needs_s:.0f} s"
@@ -200,8 +200,15 @@ class Course:
         in_layouts = (one for one in waiting if replace(one, layout=self.leader.layout) == self.leader)
         return next(in_layouts, waiting[0])
 
-    def _expected_s(self, spec: Spec) -> float:
-        return self._took_s.get(spec.mode, _COMPILES_S if is_compile_mode(spec.mode) else _STARTS_S)
+    def _expected_s(self, *specs: Spec) -> float:
+        """Return the expected seconds of a round, which are those of the slowest to start."""
+        return max(
+            self._took_s.get(spec.mode, _COMPILES_S if is_compile_mode(spec.mode) else _STARTS_S) for spec in specs
+        )
+
+    def _note_seconds(self, pair: tuple[Spec, Spec], seconds: float) -> None:
+        """Keep the seconds of a round as those of the variant that is the slowest to start."""
+        self._took_s[max(pair, key=self._expected_s).mode] = seconds
 
     def _next_rival(self) -> Spec | None:
         timed, running = self._turns, {frozenset((one.old, one.new)) for one in self._running.values()}
@@ -214,7 +221,7 @@ class Course:
                 continue
             if turns is not None and len(turns.rounds) >= LOOKS[-1]:
                 continue
-            if self._clock() + self._expected_s(rival) < self._rounds_until_s:
+            if self._clock() + self._expected_s(self.leader, rival) < self._rounds_until_s:
                 return rival
         return None
 
@@ -243,14 +250,14 @@ class Course:
                 outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
                 self._contenders[new] = Contender(spec=new, outcome=outcome, reason=error.message)
             return
-        self._took_s[rival.mode] = seconds
-        seconds += before.seconds if before else 0.0
+        took_s, seconds = seconds, seconds + (before.seconds if before else 0.0)
         if duel.tried.failure is not None:
             self._drop((old, new)[duel.tried.failed or 0], duel.tried.failure, duel.tried.turns.batch_sizes[0], seconds)
         failed = {spec for spec, one in self._contenders.items() if one.outcome == "failed"}
         if failed & {old, new}:  # in this round or on another lane
             self._met -= {rival} - failed  # a challenger meets the next leader
             return
+        self._note_seconds((old, new), took_s)
         self._duels[old, new] = duel
         self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
         self._judge()

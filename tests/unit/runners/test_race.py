@@ -135,6 +135,34 @@ def test_variants_without_time_are_untried_with_expected_seconds():
     assert outcomes(just_enough)["nhwc", "compile"] != "untried"
 
 
+def test_round_that_fails_does_not_set_the_expected_time_of_its_mode(monkeypatch):
+    monkeypatch.setitem(LEVELS, "layout", ("nchw", "nhwc"))
+    monkeypatch.setitem(LEVELS, "dtype", ("fp32", "bf16"))
+
+    class Hangs(Simulated):
+        def take_round(self, random):
+            super().take_round(random)
+            if self.pair[1].dtype == "bf16":
+                self.space.now_s += 250.0
+                self.tried = self.tried._replace(failed=1, failure=self.space.failure)
+
+    space = Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2})
+    space.duel = partial(Hangs, space)
+    course = space.race(300.0)
+
+    assert {one.spec.dtype: one.outcome for one in course.contenders[1:3]} == {"bf16": "failed", "fp32": "faster"}
+
+
+def test_round_of_two_is_expected_to_take_as_long_as_the_slower(monkeypatch):
+    monkeypatch.setitem(SECONDS, "compile:max-autotune", 238.0)
+    monkeypatch.setitem(LEVELS, "mode", ("eager", "compile:max-autotune"))
+    space = Space({"nhwc": 0.99, "compile:max-autotune": 1.02}, noise=0.1)
+    course = space.race(400.0)
+
+    assert course.leader.mode == "compile:max-autotune"
+    assert space.now_s == 10.0 + 238.0  # the round beside nhwc eager would end too late
+
+
 def test_rival_that_seems_fastest_gets_the_next_round():
     space = Space({"nhwc": 0.97, "compile": 0.99, "compile:freezing": 0.5}, noise=0.1)
     space.race(600.0)
