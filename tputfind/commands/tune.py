@@ -50,7 +50,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     record, path = race.record, None if race.record is None or file is None else file.path
     table = [] if record is None or path is None else [csv_of_record(record, path)]
     outputs.write(forms(document), table)
-    problems = [one for one in (ended_by, file and file.problem, *outputs.problems) if one is not None]
+    problems = [one for one in (ended_by, None if file is None else file.problem, *outputs.problems) if one is not None]
     if race.interrupted:
         saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
         said = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"

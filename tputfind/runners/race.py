@@ -88,7 +88,7 @@ class Course:
         ``as_duel`` makes the duel of a leader and a challenger. Its first round raises TputfindError if the challenger
         does not run.
         ``clock`` returns the seconds now. ``before`` are the contenders of a race that goes on. ``lanes`` are equal
-        devices, which take rounds at the same time.
+        devices, which take rounds at the same time; one on which not even the leader runs is taken out.
         """
         self.leader = plain
         self._levels = levels
@@ -103,7 +103,8 @@ class Course:
         self._contenders = {plain: Contender(spec=plain, outcome="first")}
         self._duels: dict[tuple[Spec, Spec], Duel] = {}
         self._settled: set[frozenset[Spec]] = set()
-        self._lanes = lanes
+        self.lanes = list(lanes)
+        self._working: list[Lane] = []  # those that took a round without a failure
         self._running: dict[Future[tuple[Duel, float]], _Round] = {}
         for one in before:
             if one.outcome != "untried":
@@ -149,7 +150,7 @@ class Course:
         Raises:
             TputfindError: the leader does not run.
         """
-        with ThreadPoolExecutor(len(self._lanes)) as pool:
+        with ThreadPoolExecutor(len(self.lanes)) as pool:
             try:
                 self._begin_rounds(pool)
                 while self._running:
@@ -158,14 +159,14 @@ class Course:
                         self._end_round(self._running.pop(future), future)
                     self._begin_rounds(pool)
             except BaseException:
-                for lane in self._lanes:
+                for lane in self.lanes:
                     lane.interrupt()
                 raise
 
     def _begin_rounds(self, pool: Executor) -> None:
         """Let every free lane take a round, as long as there are variants to meet."""
         busy = [one.lane for one in self._running.values()]
-        for lane in (one for one in self._lanes if one not in busy):
+        for lane in (one for one in self.lanes if one not in busy):
             rival = self._next_in_time() or self._next_rival()
             if rival is None:
                 return
@@ -240,7 +241,7 @@ class Course:
         Raises:
             TputfindError: the first variant does not run.
         """
-        _, rival, old, new = taken
+        lane, rival, old, new = taken
         before = self._contenders.get(new)
         try:
             duel, seconds = future.result()
@@ -251,8 +252,17 @@ class Course:
                 self._contenders[new] = Contender(spec=new, outcome=outcome, reason=error.message)
             return
         took_s, seconds = seconds, seconds + (before.seconds if before else 0.0)
-        if duel.tried.failure is not None:
-            self._drop((old, new)[duel.tried.failed or 0], duel.tried.failure, duel.tried.turns.batch_sizes[0], seconds)
+        failure = duel.tried.failure
+        if failure is None:
+            self._working.append(lane)
+        elif self._is_broken(lane, (old, new)[duel.tried.failed or 0]):
+            self.lanes.remove(lane)
+            self._met -= {rival}  # it meets the leader on another device
+            self._progress.did(f"one device is left out: {failure.plain}")
+            duel.tried = duel.tried._replace(failed=None, failure=None)
+            return
+        else:
+            self._drop((old, new)[duel.tried.failed or 0], failure, duel.tried.turns.batch_sizes[0], seconds)
         failed = {spec for spec, one in self._contenders.items() if one.outcome == "failed"}
         if failed & {old, new}:  # in this round or on another lane
             self._met -= {rival} - failed  # a challenger meets the next leader
@@ -266,6 +276,10 @@ class Course:
         self._progress.did(
             f"{self._recipe_of(new)}: {ratio:.3f} times {self._recipe_of(old)}, {judged.outcome.replace('_', ' ')}"
         )
+
+    def _is_broken(self, lane: Lane, failed: Spec) -> bool:
+        """Whether a lane has taken no round, others are left, and a variant fails that leads or ran elsewhere."""
+        return lane not in self._working and len(self.lanes) > 1 and (failed == self.leader or failed in self._rates)
 
     def _drop(self, spec: Spec, failure: Failure, batch_size: int, seconds: float) -> None:
         """Drop a variant that failed; its rounds still count for the estimates of the others.

@@ -290,16 +290,18 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
             course.run()
         is_over = True
         left_s = begin_s + asked.budget_s - monotonic()
+        lane = next(one for one in lanes if one in course.lanes)
         raced_at = (batch_of(course.leader, batch_size),)
         only = None if course.leader.batch_sizes is None else raced_at
-        winner = msgspec.structs.replace(course.leader, budget_s=max(round(left_s), 1), batch_sizes=only)
+        winner = _on(lane.device, course.leader)
+        winner = msgspec.structs.replace(winner, budget_s=max(round(left_s), 1), batch_sizes=only)
         for each in servers:
             each.end_within(None)
-        record = None if before is None else recorded_winner(before, winner, inspect(winner, servers[0]))
+        record = None if before is None else recorded_winner(before, winner, inspect(winner, lane.sides[0]))
         if record is None:
             smaller = winner.sizes_up_to(raced_at[0] - 1)[-_SMALLER:]
             job = Job([winner], asked.folder, asked.command, first=(*raced_at, *smaller))
-            (measured,) = sweep(job, servers[0], progress)
+            (measured,) = sweep(job, lane.sides[0], progress)
             file, record = measured.file, measured.record if measured.record.rows else None
             if measured.ended_by is not None:
                 raise measured.ended_by
@@ -315,7 +317,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         goal=asked.goal,
         batch_size=batch_size,
         device_name=name,
-        devices=len(lanes),
+        devices=len(course.lanes),
         started=started,
         budget_s=asked.budget_s + (before.budget_s if before else 0),
         seconds=monotonic() - begin_s + (before.seconds if before else 0),

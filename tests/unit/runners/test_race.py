@@ -265,7 +265,7 @@ def test_lanes_take_rounds_of_different_pairs_at_once_and_find_the_same_winner(c
     assert sorted(space.met, key=str) == sorted((pair for lane in lanes for pair in lane.pairs), key=str)
 
 
-def test_challenger_of_a_leader_that_fails_on_another_lane_meets_the_next_leader():
+def test_challenger_of_a_leader_that_fails_on_another_lane_meets_the_next_leader(monkeypatch):
     class Told(Silent):
         round_ended = threading.Event()
 
@@ -286,10 +286,48 @@ def test_challenger_of_a_leader_that_fails_on_another_lane_meets_the_next_leader
         lane.lock = contextlib.nullcontext()
     space = Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2}, noise=0.1)
     space.duel = partial(Fails, space)
+    monkeypatch.setattr(Course, "_is_broken", lambda *_: False)  # as if both had taken rounds before
     course = space.race(10_000.0, lanes=lanes, progress=Told())
 
     assert outcomes(course)["nchw", "eager"] == "failed"
     assert {new.mode for old, new in space.met if old.layout == "nhwc"} == {"compile", "compile:freezing"}
+
+
+class OnDevice:
+    """A device on which rounds end in order, the broken ones first; a broken one runs nothing."""
+
+    def __init__(self, broken, failed):
+        self.broken, self.failed = broken, failed
+
+    def take_round(self, duel, random):
+        if self.broken:
+            failure = Failure(kind="died", message="killed by SIGABRT")
+            duel.tried = duel.tried._replace(failed=0, failure=failure)
+            self.failed.release()
+        else:
+            assert self.failed.acquire(timeout=10)
+            self.failed.release()
+            duel.take_round(random)
+
+    def interrupt(self):
+        """Do nothing."""
+
+
+def test_device_on_which_the_leader_fails_is_left_out_of_the_race():
+    failed = threading.Semaphore(0)
+    lanes = [OnDevice(True, failed), OnDevice(False, failed)]
+    course = Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.1}).race(10_000.0, lanes=lanes)
+
+    assert course.lanes == lanes[1:]
+    assert (course.leader.layout, course.leader.mode) == ("nhwc", "compile")
+    assert not {"failed", "untried"} & set(outcomes(course).values())
+
+
+def test_leader_that_fails_on_every_device_ends_the_race():
+    failed = threading.Semaphore(0)
+
+    with pytest.raises(ModelFailed):
+        Space({"nhwc": 1.5}).race(10_000.0, lanes=[OnDevice(True, failed) for _ in range(2)])
 
 
 def test_error_on_one_lane_interrupts_the_others():
