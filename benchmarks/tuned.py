@@ -46,7 +46,7 @@ def main() -> None:
         )
         with Children() as old, Children() as new:
             asked = compare.Asked((next(beside), next(beside)))
-            found = compare.measure(asked, (old, new), Silent())
+            found = compare.measure(asked, (old, new), Silent()).comparison
         (row,) = found.rows
         known = "" if row.low is None else f" ({row.low:.3f} to {row.high:.3f})"
         untried = ", ".join(one.spec.mode for one in race.untried) or "none"

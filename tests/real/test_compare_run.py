@@ -120,6 +120,18 @@ def test_measurement_options_with_records_are_refused(tmp_path, ask):
     assert "--dtype, --budget: records hold what was measured; --run measures anew" in ran.err
 
 
+def test_an_interruption_keeps_the_rounds_until_then(tmp_path):
+    words = [*command(), *RUN[:-1], OLD, OLD, "--budget", "10min", "--save", "all.json"]
+    process = subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    while (line := process.stderr.readline()) and "round 1: NEW is" not in line:
+        pass
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=30)
+
+    assert (process.returncode, "the rounds until then are saved" in said) == (130, True), said
+    assert len(tputfind.load(tmp_path / "all.json").turns[0].rounds) == 1
+
+
 def test_an_interruption_leaves_no_process(tmp_path):
     process = subprocess.Popen(
         [*command(), *RUN, OLD, OLD], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True

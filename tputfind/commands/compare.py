@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,7 +15,7 @@ from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subj
 from tputfind.commands.console import Given, finish, options_of, say, stop_signals
 from tputfind.commands.options import IN_TURN
 from tputfind.commands.outputs import model_sources, read_places, record_sources
-from tputfind.errors import BadRecord, BadRequest, TooNoisy, TputfindError
+from tputfind.errors import BadRecord, BadRequest, Interrupted, TooNoisy, TputfindError
 from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question, name_of, work_key
@@ -44,40 +44,51 @@ def main(given: Given, *, show_traceback: bool) -> int:
     problems: list[TputfindError] = []  # records that could not be compared
     notes: list[TputfindError] = []  # notes for the reader, on which no gate fails
     gates = Gates(**shares)  # type: ignore[arg-type]  # as _SHARES says
-    if given["run"]:
-        compared, outputs = _measure_in_turns(given["compared"], measuring, places, gates)
-    else:
-        compared, outputs = _compare_records(given["compared"], places, gates, problems, notes, force=given["force"])
-    if not compared:
-        for problem in problems[1:]:
-            say(problem, show_traceback=show_traceback)
-        raise problems[0]
-    from tputfind.report.outputs import forms
-    from tputfind.report.views import compare as view
+    interrupted = False
+    with stop_signals() as ignore_signals:
+        if given["run"]:
+            found, outputs = _measure_in_turns(given["compared"], measuring, places, gates, ignore_signals)
+            compared, interrupted = [found.comparison], found.interrupted
+        else:
+            compared, outputs = _compare_records(
+                given["compared"], places, gates, problems, notes, force=given["force"]
+            )
+        if not compared:
+            for problem in problems[1:]:
+                say(problem, show_traceback=show_traceback)
+            raise problems[0]
+        from tputfind.report.outputs import forms
+        from tputfind.report.views import compare as view
 
-    document = view.document(compared)
-    outputs.write(forms(document))
+        document = view.document(compared)
+        outputs.write(forms(document))
     code = gate(compared, gates.fail_slower, problems)
     for problem in [*notes, *problems]:  # before the table: a closed pipe may end all later output
         say(problem, show_traceback=show_traceback)
-    unwritten = finish(document, outputs, show_traceback=show_traceback)
+    said = "the rounds until then are saved" if outputs.saved else "nothing was saved: --save names a file"
+    stopped = [Interrupted(f"interrupted; {said}")] if interrupted else []
+    unwritten = finish(document, outputs, [*stopped, *outputs.problems], show_traceback=show_traceback)
     # A missing output must fail even if a pull request may pass with a comparison that is too noisy.
-    return (unwritten or code) if code == TooNoisy.exit_code else (code or unwritten)
+    return (unwritten or code) if stopped or code == TooNoisy.exit_code else (code or unwritten)
 
 
 def _measure_in_turns(
-    models: Sequence[str], measuring: Mapping[str, object], places: Places, gates: Gates
-) -> tuple[list[Comparison], Outputs]:
+    models: Sequence[str],
+    measuring: Mapping[str, object],
+    places: Places,
+    gates: Gates,
+    ignore_signals: Callable[[], None],
+) -> tuple[in_turn.Compared, Outputs]:
     quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])
     recipe = {name: value for name, value in measuring.items() if name not in ("quiet", "trust_model_file")}
     asked = in_turn.read_request(models, recipe, *gates)
     outputs = check_places(places, model_sources(asked.specs), json="comparison", question=Question(asked.specs))
-    with stop_signals() as ignore_signals, ExitStack() as stack:
+    with ExitStack() as stack:
         both = (stack.enter_context(Children(trust_model_file=trust)) for _ in asked.specs)
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
         found = in_turn.measure(asked, (next(both), next(both)), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
-    return [found], outputs
+    return found, outputs
 
 
 def _compare_records(

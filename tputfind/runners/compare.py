@@ -44,6 +44,13 @@ class Asked(NamedTuple):
         return self.specs[0].budget_s or BUDGET_S
 
 
+class Compared(NamedTuple):
+    """A comparison, and whether the user interrupted its rounds."""
+
+    comparison: Comparison
+    interrupted: bool = False
+
+
 def read_request(
     models: Sequence[str], options: dict[str, object], tolerance: float, fail_slower: float | None
 ) -> Asked:
@@ -113,14 +120,18 @@ def compare(
     with show_progress(progress) as told, add_model_traceback(), ExitStack() as stack:
         files = [stack.enter_context(pickling.pickle_model(model, inputs)) for model in models]
         both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for file in files]
-        return measure(asked, (both[0], both[1]), told)
+        found = measure(asked, (both[0], both[1]), told)
+    if found.interrupted:
+        raise KeyboardInterrupt
+    return found.comparison
 
 
-def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Comparison:
-    """Time two variants in turn until each verdict is certain or the budget is over.
+def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Compared:
+    """Time two variants in turn until each verdict is certain, the budget is over, or the user interrupts.
 
     Raises:
         OutOfTime: the budget ended before both were timed once.
+        KeyboardInterrupt: the user interrupted before that.
         TputfindError: no batch size runs in both.
     """
     begin_s, started = monotonic(), now()
@@ -134,9 +145,11 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
     sizes = old.batch_sizes or (max(BATCH_SIZE // old.granularity, 1) * old.granularity,)
     rows = [Duel(*(one._replace(batch_size=size) for one in variants)) for size in sizes]
+    interrupted = False
     try:
         _take_rounds(rows, asked, begin_s + asked.budget_s, progress)
-    except OutOfTime:
+    except (OutOfTime, KeyboardInterrupt) as end:
+        interrupted = isinstance(end, KeyboardInterrupt)
         if not any(row.tried.turns.rounds or row.tried.failure for row in rows):
             raise
     tried = [row.tried for row in rows]
@@ -144,7 +157,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
         failing = rows[0].variants[failed.failed or 0].spec
         raise no_answer(failing, failed.turns.batch_sizes[0], failed.failure, smallest=False)
-    return verdicts.compare_turns(
+    comparison = verdicts.compare_turns(
         (rows[0].variants[0].spec, rows[0].variants[1].spec),
         inspections[0].environment.device_name,
         started,
@@ -154,6 +167,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         differs=tuple(_differing(*inspections)),
         images=any(has_images(one.input_shape) for one in inspections),
     )
+    return Compared(comparison, interrupted)
 
 
 def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
