@@ -28,10 +28,12 @@ def main(given: Given, *, show_traceback: bool) -> int:
     if problems:
         raise BadRequest("; ".join(problems), "see tputfind forecast --help")
     outputs = check_places(places, model_sources([spec]), json="forecast", question=Question((spec,)))
-    children = Children(trust_model_file=trust)
-    with stop_signals(), children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
-        progress.about(spec.model)
-        found = forecast.forecast_with(spec, sizes, children, progress, command_line(), on_fake=on_fake)
-    document = view.document(found)
-    outputs.write(forms(document))
+    with stop_signals() as ignore_signals:
+        children = Children(trust_model_file=trust)
+        with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
+            progress.about(spec.model)
+            found = forecast.forecast_with(spec, sizes, children, progress, command_line(), on_fake=on_fake)
+            ignore_signals()  # the rest is short and must not be lost to a signal
+        document = view.document(found)
+        outputs.write(forms(document))
     return finish(document, outputs, show_traceback=show_traceback)

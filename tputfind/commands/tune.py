@@ -38,18 +38,19 @@ def main(given: Given, *, show_traceback: bool) -> int:
     plain = asked.plain if before is None else replace(asked.plain, budget_s=before.specs[0].budget_s)
     question = Question((plain,), any_device=asked.devices is not None)
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=question)
-    with stop_signals() as ignore_signals, ExitStack() as stack:
-        progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
+    with stop_signals() as ignore_signals:
+        with ExitStack() as stack:
+            progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
 
-        def start(**place: Any) -> Children:
-            return stack.enter_context(Children(trust_model_file=trust, **place))
+            def start(**place: Any) -> Children:
+                return stack.enter_context(Children(trust_model_file=trust, **place))
 
-        race, file, ended_by = tune.measure(asked, start, progress)
-        ignore_signals()  # the rest is short and must not be lost to a signal
-    document = view.document(race)
-    record, path = race.record, None if race.record is None or file is None else file.path
-    table = [] if record is None or path is None else [csv_of_record(record, path)]
-    outputs.write(forms(document), table)
+            race, file, ended_by = tune.measure(asked, start, progress)
+            ignore_signals()  # the rest is short and must not be lost to a signal
+        document = view.document(race)
+        record, path = race.record, None if race.record is None or file is None else file.path
+        table = [] if record is None or path is None else [csv_of_record(record, path)]
+        outputs.write(forms(document), table)
     problems = [one for one in (ended_by, None if file is None else file.problem, *outputs.problems) if one is not None]
     if race.interrupted:
         saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
