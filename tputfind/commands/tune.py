@@ -53,8 +53,9 @@ def main(given: Given, *, show_traceback: bool) -> int:
         outputs.write(forms(document), table)
     problems = [one for one in (ended_by, None if file is None else file.problem, *outputs.problems) if one is not None]
     if race.interrupted:
-        saved = next((f"--resume {one} goes on" for one in outputs.saved if one.endswith(".json")), "")
-        said = "the race until then is saved" if outputs.saved else "nothing was saved: --save names a file"
-        problems = [Interrupted(f"interrupted; {said}", saved), *problems]
+        saved = [one for one in outputs.saved if one not in [str(output.path) for output, _ in table]]
+        again = next((f"--resume {one} goes on" for one in saved if one.endswith(".json")), "")
+        said = "the race until then is saved" if saved else "the race was not saved: --save names a file"
+        problems = [Interrupted(f"interrupted; {said}", again), *problems]
     saved_records = [] if path is None else [str(path)]
     return finish(document, outputs, problems, saved_records, show_traceback=show_traceback)

@@ -7,12 +7,14 @@ import signal
 import sys
 
 import pytest
+from msgspec.structs import replace
 from support.folders import ROOT
 from support.records import example
 
 from tputfind import load
 from tputfind.analysis.compare import compare
 from tputfind.commands import main
+from tputfind.record.files import RecordFile
 from tputfind.report.views import tune as view
 from tputfind.runners import compare as in_turn
 from tputfind.runners.tune import Raced
@@ -60,6 +62,25 @@ def test_second_signal_does_not_lose_the_result(asked, run, monkeypatch, tmp_pat
 
     assert run(f"{words} --save result.md", *others) == 0
     assert (tmp_path / "result.md").exists()
+
+
+def test_interrupted_race_is_not_saved_by_the_table_of_its_record(run, tmp_path, capsys):
+    raced = Raced(replace(RACE, interrupted=True), RecordFile.at(tmp_path / "record.json"))
+
+    assert run("tune resnet50", "runners.tune.measure", raced) == 130
+    assert "interrupted; the race was not saved: --save names a file" in capsys.readouterr().err
+    assert (tmp_path / "record.csv").exists()
+    assert run("tune resnet50 --save race.json", "runners.tune.measure", raced) == 130
+    told = capsys.readouterr().err
+    assert "interrupted; the race until then is saved (--resume race.json goes on)" in told
+
+
+def test_race_on_a_list_of_devices_is_saved_over_itself(run, tmp_path):
+    raced = Raced(load(ROOT / "results/nvidia-h200-x2/tune/resnet50-fp16.json"))
+    words = "tune resnet50 --no-save --dtype fp16 --budget 240s --save race.json --device"
+
+    assert [run(f"{words} all", "runners.tune.measure", raced) for _ in range(2)] == [0, 0]
+    assert run(f"{words} auto", "runners.tune.measure", raced) == 2
 
 
 def test_interrupted_comparison_is_saved_and_says_so(run, tmp_path, capsys):
