@@ -105,7 +105,7 @@ def take_round(
     per_s: list[list[float]] = [[] for _ in variants]
     speeds: dict[int, Speed] = {}
     values: dict[int, tuple[float, ...]] = {}
-    wanted: int | None = None  # as many blocks as the first group took
+    most = _MOST_BLOCKS
     for group in groups:
         with ExitStack() as stack:
             begin_s, done = monotonic(), 0
@@ -113,18 +113,20 @@ def take_round(
             for process in processes.values():
                 process.start()
             until_s = monotonic() + _OF_STARTING * (monotonic() - begin_s)
-            while _needs_another_block(done, until_s) if wanted is None else done < wanted:
+            while done < most and _needs_another_block(done, until_s):
                 for index in order_of_block(group, random):
                     per_s[index].append(processes[index].window_per_unit())
                 done += 1
                 if together and is_steady(Round(tuple(map(tuple, per_s))), error):
                     break
-            wanted = done
+            most = done  # a later group takes no more, and fewer if its windows take longer
             for index, process in processes.items():
                 process.finish()
                 speeds[index], values[index] = process.median_speed(), process.values
     if one_model:
         _check_values([variant.spec for variant in variants], [values[index] for index in range(len(variants))])
+    count = min(map(len, per_s))
+    per_s = [windows[:count] for windows in per_s]
     return Round(tuple(map(tuple, per_s)), tuple(speeds[index] for index in range(len(variants))))
 
 
@@ -145,7 +147,7 @@ def _check_values(specs: Sequence[Spec], values: Sequence[Sequence[float]]) -> N
 
 def _needs_another_block(done: int, until_s: float) -> bool:
     left_s = until_s - monotonic()
-    return done < _MOST_BLOCKS and (left_s > 0 or (done < _FEWEST_BLOCKS and (done == 0 or left_s > -_LONG_S)))
+    return left_s > 0 or (done < _FEWEST_BLOCKS and (done == 0 or left_s > -_LONG_S))
 
 
 class Duel:

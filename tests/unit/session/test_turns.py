@@ -1,9 +1,13 @@
 """Outputs of variants that take turns are compared across layouts, as far as they are comparable."""
 
+from random import Random
+
 import pytest
 
+from tputfind.analysis.turns import Speed
 from tputfind.record.spec import Spec
-from tputfind.session.turns import VariantFailed, _check_values
+from tputfind.session import turns
+from tputfind.session.turns import Variant, VariantFailed, _check_values, take_round
 
 PLAIN, OTHER, HALF = (
     Spec(model="resnet18", layout=layout, dtype=dtype)
@@ -32,3 +36,41 @@ def test_other_values_than_those_of_the_first_variant_are_wrong(values):
 )
 def test_rounding_order_number_and_dtype_may_differ(spec, values):
     _check_values([PLAIN, spec], [(1.0, 2.0, 3.0), values])
+
+
+def test_slower_variant_that_runs_alone_takes_no_longer_than_the_other(monkeypatch):
+    class Process:
+        """A process that starts in 5 s; a window lasts as long as its batch size says."""
+
+        values = ()
+
+        def __init__(self, variant, *_):
+            self.window_s = variant.batch_size / 10
+
+        def start(self):
+            now[0] += 5
+
+        def window_per_unit(self):
+            now[0] += self.window_s
+            return 1 / self.window_s
+
+        def median_speed(self):
+            return Speed(batch_size=1, samples_per_s=1, latency_ms=1)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            """Do nothing."""
+
+        finish = __exit__
+
+    now = [0.0]
+    monkeypatch.setattr(turns, "_Process", Process)
+    monkeypatch.setattr(turns, "monotonic", lambda: now[0])
+    variants = [Variant(PLAIN, batch_size, None, None) for batch_size in (1, 10)]
+    taken = take_round(variants, 0, Random(1), together=False)
+
+    assert [len(windows) for windows in taken.per_s] == [10, 10]
+    assert [set(windows) for windows in taken.per_s] == [{10.0}, {1.0}]
+    assert now[0] < 32
