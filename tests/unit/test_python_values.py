@@ -11,6 +11,7 @@ import tputfind
 from tputfind.commands import options
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.spec import read_spec
+from tputfind.runners.compare import NOT_IN_TURN
 from tputfind.runners.tune import read_request
 from tputfind.sizing.planner.costs import Price
 
@@ -44,6 +45,7 @@ class Listens:
         (lambda: tputfind.find("resnet18", save="a.csv"), "there is no option 'save'"),
         (lambda: tputfind.compare(RECORD, None), "new: None is a NoneType, not a Record"),
         (lambda: tputfind.compare("a", RECORD), "old: 'a' is a str, not a Record"),
+        (lambda: tputfind.compare("a", "b", slo="1ms", processes=5), "slo, processes: two models are timed in turn"),
         (lambda: tputfind.to_deploy("b.json"), "record: 'b.json' is a str, not a Record"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance="much"), "tolerance: 'much' is not a number"),
         (lambda: tputfind.compare(RECORD, RECORD, tolerance=None), "tolerance: None is not a number"),
@@ -85,6 +87,13 @@ def test_find_shows_every_option_of_a_measurement_with_its_default():
     assert {option.name for option in options.MEASURING} < set(shown)
     assert (shown["dtype"].default, shown["batch_sizes"].default) == ("fp32", None)
     assert "fp16" in str(shown["dtype"].annotation)
+
+
+def test_compare_refuses_from_python_what_its_command_lacks():
+    of_models = {option.name for option in options.MEASURING} & set(inspect.signature(tputfind.find).parameters)
+    have_an_effect = {"granularity", "transfer", "gpus", "parallel"}
+
+    assert set(NOT_IN_TURN) == of_models - {option.name for option in options.IN_TURN} - have_an_effect
 
 
 def test_a_notebook_completes_the_public_names():

@@ -28,6 +28,11 @@ from tputfind.step import Step
 
 BUDGET_S: Final = 60.0
 BATCH_SIZE: Final = 32
+NOT_IN_TURN: Final = (
+    *("max_batch", "max_latency", "slo", "percentile", "headroom", "soak", "search", "batches", "warmup", "processes"),
+    *("max_seconds", "max_noise", "thorough", "strict", "effective_batch"),
+)
+"""Options that have no effect on rounds in turn."""
 Model = str | Callable[..., object] | Step
 
 
@@ -59,6 +64,8 @@ def read_request(
     Raises:
         BadRequest: an option is wrong, or there are not exactly two specs.
     """
+    if unused := [name for name in NOT_IN_TURN if options.get(name) not in (None, False)]:
+        raise BadRequest(f"{', '.join(unused)}: two models are timed in turn, and these have no effect")
     specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in each_recipe(options))]
     if len(specs) != 2:
         raise BadRequest(
