@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from math import lcm
 from random import Random
 from time import monotonic
 from typing import Final, NamedTuple
@@ -150,7 +151,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     old, new = map(apply_inspection, asked.specs, inspections)
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
-    sizes = old.batch_sizes or (max(BATCH_SIZE // old.granularity, 1) * old.granularity,)
+    sizes = old.batch_sizes or (_default_batch_size(old, new),)
     rows = [Duel(*(one._replace(batch_size=size) for one in variants)) for size in sizes]
     interrupted = False
     try:
@@ -202,6 +203,12 @@ def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: P
         row.take_round(random)
         if (ratio := row.tried.turns.ratio(1, 0)) is not None:
             progress.did(f"batch {row.batch_size}, round {number}: NEW is {ratio:.3f} times as fast so far")
+
+
+def _default_batch_size(old: Spec, new: Spec) -> int:
+    """Return the batch size to compare at: a multiple of both granularities, at most 32 if there is one."""
+    step = lcm(old.granularity, new.granularity)
+    return max(BATCH_SIZE // step, 1) * step
 
 
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
