@@ -56,6 +56,7 @@ _GAIN: Final = 1.05
 _PATIENCE: Final = 2
 """Number of batch sizes with too little gain after which no larger one is tried: one may just have been disturbed."""
 _LONGEST_BATCH_MS: Final = 2000.0
+_LARGEST_BATCH: Final = 2**14
 _SMALLER: Final = 3
 """Number of batch sizes below that of the race at which the winner is timed before its largest batch is sought: they
 may answer sooner, and a compiler takes long for large batches."""
@@ -351,6 +352,12 @@ def _instances(plain: Spec) -> tuple[int, ...]:
     return tuple(count for count in (1, 2, 4, 8, 16) if count <= len(here))
 
 
+def _sizes_to_scan(plain: Spec, goal: Goal) -> list[int]:
+    """Return the batch sizes among which that of the race is found, at least one."""
+    largest = 1 if COSTS[goal].alone else min(plain.max_batch or _LARGEST_BATCH, _LARGEST_BATCH)
+    return plain.sizes_up_to(max(largest, plain.granularity))
+
+
 def _rows_before_refusal(rows: Iterator[Row]) -> Iterator[Row]:
     """Yield rows until a batch size is refused, such as one with more samples than there are; the first must not be."""
     is_first = True
@@ -376,7 +383,7 @@ def _batch_size(
     if plain.batch_sizes is not None:
         return plain.batch_sizes[0], plain, ()
     runner = TrialRunner(children, plain, inspection.environment)
-    sizes = plain.sizes_up_to(plain.granularity if COSTS[asked.goal].alone else min(plain.max_batch or 2**14, 2**14))
+    sizes = _sizes_to_scan(plain, asked.goal)
     progress.doing("looking for the batch size to race at", _OF_SCAN * asked.budget_s)
     until_s = monotonic() + _OF_SCAN * asked.budget_s
     best, best_per_s, no_gain = 0, 0.0, 0

@@ -1,9 +1,10 @@
-"""Requests of ``tune``: what is refused before the race."""
+"""What ``tune`` refuses before the race, and the batch sizes among which it chooses."""
 
 import pytest
 
 import tputfind
 from tputfind.errors import BadRequest
+from tputfind.record.spec import Spec
 from tputfind.runners import tune
 
 
@@ -13,3 +14,15 @@ def test_folder_that_cannot_be_written_is_refused_before_the_race(monkeypatch, t
 
     with pytest.raises(BadRequest, match="cannot write in"):
         tputfind.tune("resnet18", output=tmp_path / "file" / "folder")
+
+
+@pytest.mark.parametrize(
+    ("fields", "goal", "sizes"),
+    [
+        ({"granularity": 20_000}, "throughput", [20_000]),
+        ({"granularity": 3, "max_batch": 9}, "throughput", [3, 6]),
+        ({"granularity": 3}, "latency", [3]),
+    ],
+)
+def test_at_least_one_batch_size_is_scanned(fields, goal, sizes):
+    assert tune._sizes_to_scan(Spec(model="resnet18", **fields), goal) == sizes
