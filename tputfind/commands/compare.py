@@ -28,13 +28,15 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
     "tolerance": ("tolerance", options.share),
     "fail_slower": ("fail_slower", options.share),
 }
+_OF_A_RUN: Final = ("quiet", "trust_model_file")
+"""Options that say nothing about what is measured; with records, they do nothing."""
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
     places = read_places(given)
     shares, wrong = options.fields_of({name: given[name] for name in _SHARES}, _SHARES)
     measuring = options_of(given, (option.name for option in IN_TURN))
-    names = [option.flag for option in IN_TURN if measuring[option.name] is not None]
+    names = [option.flag for option in IN_TURN if measuring[option.name] is not None and option.name not in _OF_A_RUN]
     if not given["run"] and names:
         wrong.append(f"{', '.join(names)}: records hold what was measured; --run measures anew")
     if given["run"] and given["force"]:
@@ -80,7 +82,7 @@ def _measure_in_turns(
     ignore_signals: Callable[[], None],
 ) -> tuple[in_turn.Compared, Outputs]:
     quiet, trust = bool(measuring["quiet"]), bool(measuring["trust_model_file"])
-    recipe = {name: value for name, value in measuring.items() if name not in ("quiet", "trust_model_file")}
+    recipe = {name: value for name, value in measuring.items() if name not in _OF_A_RUN}
     asked = in_turn.read_request(models, recipe, *gates)
     outputs = check_places(places, model_sources(asked.specs), json="comparison", question=Question(asked.specs))
     with ExitStack() as stack:

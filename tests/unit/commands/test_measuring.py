@@ -1,4 +1,4 @@
-"""Signals and interruptions: what was measured is written, and the exit code says that it was interrupted."""
+"""Commands that measure, with a result in place of the measurement: signals, what is written, exit codes."""
 
 import contextlib
 import importlib
@@ -81,6 +81,13 @@ def test_race_on_a_list_of_devices_is_saved_over_itself(run, tmp_path):
 
     assert [run(f"{words} all", "runners.tune.measure", raced) for _ in range(2)] == [0, 0]
     assert run(f"{words} auto", "runners.tune.measure", raced) == 2
+
+
+def test_quiet_comparison_of_records_is_accepted(run):
+    record = ROOT / "results/nvidia-h200/default/resnet50-fp16.json"
+
+    assert run(f"compare {record} {record} --quiet --trust-model-file", "runners.compare.measure") == 0
+    assert run(f"compare {record} {record} --quiet --dtype fp16", "runners.compare.measure") == 2
 
 
 def test_interrupted_comparison_is_saved_and_says_so(run, tmp_path, capsys):
