@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from tputfind.analysis.race import Contender, Race
+from tputfind.analysis.race import Contender, Outcome, Race
 from tputfind.analysis.turns import Goal
 from tputfind.errors import BadRecord
 from tputfind.processes.messages import Inspection
@@ -107,10 +107,12 @@ def without_accidents(record: Record) -> Record:
 
 
 def _is_accident(failure: Failure | None) -> bool:
-    if failure is None:
-        return False
-    message = re.sub(r"^(rank|instance) \d+: ", "", failure.message)
-    return failure.kind == "timeout" or message.startswith(_FROM_OUTSIDE)
+    return failure is not None and _is_accident_of(failure.kind, failure.message)
+
+
+def _is_accident_of(kind: str, message: str) -> bool:
+    message = re.sub(r"^(rank|instance) \d+: ", "", message)
+    return kind == "timeout" or message.startswith(_FROM_OUTSIDE)
 
 
 def check_spec(record: Record, spec: Spec) -> None:
@@ -130,6 +132,8 @@ def _differing(then: msgspec.Struct, now: msgspec.Struct) -> Iterator[str]:
 
 def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sha256: str | None) -> list[Contender]:
     """Return the contenders of a race, which goes on as a race of ``plain`` on this device.
+
+    Those that failed because the run was cut short are untried, as in ``without_accidents``.
 
     Raises:
         BadRecord: it is a race of something else.
@@ -154,8 +158,14 @@ def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sh
     def as_here(spec: Spec) -> Spec:
         return msgspec.structs.replace(spec, **free)
 
+    def outcome(one: Contender) -> Outcome:
+        kind, _, message = one.reason.partition(": ")
+        return "untried" if one.outcome == "failed" and _is_accident_of(kind, message) else one.outcome
+
     return [
-        msgspec.structs.replace(one, spec=as_here(one.spec), against=one.against and as_here(one.against))
+        msgspec.structs.replace(
+            one, spec=as_here(one.spec), against=one.against and as_here(one.against), outcome=outcome(one)
+        )
         for one in race.contenders
     ]
 

@@ -460,6 +460,18 @@ def test_resumed_race_keeps_estimates_that_no_pair_connects():
     assert course.contenders[0].of_winner == pytest.approx(1 / 1.49, rel=0.02)
 
 
+def test_former_leader_that_is_tried_again_can_win():
+    space = Space({"nhwc": 0.5, "compile": 1.6, "compile:freezing": 1.5}, noise=0.1)
+    begun = space.race(10_000.0).contenders
+    again = {"outcome": "untried", "turns": None, "of_winner": None}
+    before = [msgspec.structs.replace(one, **again) if one.spec.mode == "compile" else one for one in begun]
+    course = space.race(10_000.0, before=before)
+
+    assert before[3].against == before[2].spec
+    assert course.leader == before[2].spec
+    assert outcomes(course)["nchw", "compile"] != "untried"
+
+
 def test_levels_are_products_of_ratios_along_duels():
     space = Space({})
     one, two, three = recipes()[:3]

@@ -291,6 +291,25 @@ def test_race_goes_on_with_the_timeouts_and_budget_of_now():
     ]
 
 
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [
+        ("timeout: took longer than 600 s", "untried"),
+        ("died: instance 2: killed by SIGTERM", "untried"),
+        ("died: killed by SIGSEGV", "failed"),
+        ("error: ValueError: killed by SIGTERM", "failed"),
+    ],
+)
+def test_variant_that_failed_by_accident_is_tried_again(reason, outcome):
+    first, *others, last = RACE.contenders
+    failed = [replace(one, outcome="failed", reason=reason) for one in (first, last)]
+
+    found = resumed_contenders(replace(RACE, contenders=(failed[0], *others, failed[1])), *question(RACE))
+
+    assert [found[0].outcome, found[-1].outcome] == [outcome, outcome]
+    assert [one.outcome for one in found[1:-1]] == [one.outcome for one in others]
+
+
 def test_winner_is_measured_again_unless_its_record_is_complete_and_matches():
     record = replace(RACE.record, edge=Edge(largest_batch=3072, limited_by="memory", fails_at=3073))
     winner = replace(record.spec, budget_s=77.0)
