@@ -173,12 +173,7 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
             f"{spec.model} fails at batch {spec.smallest_batch}, and runs at {' and '.join(map(str, found))}: {text}",
             f"--batch-sizes {','.join(map(str, found))} leaves the others out",
         )
-    if spec.max_batch is not None and spec.max_batch < found[0]:
-        raise BadRequest(
-            f"{spec.model} fails at batch {failed_size}, and runs at {found[0]}: {text}",
-            f"--max-batch {found[0]} or more",
-        )
-    return Diagnosis(granularity=found[0], caveats=(granularity_notice(found[0], failed_size, text),))
+    return Diagnosis(granularity=found[0], caveats=(granularity_notice(spec, found[0], failed_size, text),))
 
 
 def _relaxed_specs(spec: Spec) -> Iterator[tuple[Spec, str, str]]:

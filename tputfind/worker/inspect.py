@@ -151,9 +151,9 @@ def _findings(
         parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
         granularity, why = find_granularity(spec, workload)
         if granularity is not None:
+            caveats += (granularity_notice(spec, granularity, spec.smallest_batch, why),)
             changed = msgspec.structs.replace(spec, granularity=granularity)
             workload = _unfilled_workload(changed, device, make_step)
-            caveats += (granularity_notice(granularity, spec.smallest_batch, why),)
         workload.try_out()
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())
@@ -221,8 +221,16 @@ _MOST_NAMED: Final = 6
 """Maximum number of candidates from an error's text."""
 
 
-def granularity_notice(number: int, failed_size: int, why: str) -> Notice:
-    """Return the notice that batch sizes are multiples of a number without an option that says so."""
+def granularity_notice(spec: Spec, number: int, failed_size: int, why: str) -> Notice:
+    """Return the notice that batch sizes are multiples of a number without an option that says so.
+
+    Raises:
+        BadRequest: no multiple of the number may be tried.
+    """
+    if spec.max_batch is not None and spec.max_batch < number:
+        raise BadRequest(
+            f"{spec.model} fails at batch {failed_size}, and runs at {number}: {why}", f"--max-batch {number} or more"
+        )
     return Notice(
         kind="granularity",
         seen=f"batch sizes are multiples of {number}",
