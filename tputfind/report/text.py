@@ -333,13 +333,15 @@ def _row_text(record: Record, row: Row | None) -> str:
 def seconds_spent(record: Record) -> dict[str, float]:
     """Return the seconds of each part of a run, in order.
 
-    The search consists of whole trials. Warm-up, timing and compiling are those of the rows. The rest of their
+    The search consists of whole trials. Warm-up, timing and compiling are those of the rows, also of those of one
+    device by itself. The rest of their
     processes is building the model, first steps, checks and copies by themselves, all the time of failed rows, and
     warm-up if the record lacks it. The rest of the run is starting processes and saving.
     """
-    timings = [timing for row in record.rows for timing in row.timings]
+    rows = (*record.rows, *record.single_rows)
+    timings = [timing for row in rows for timing in row.timings]
     search_s = sum(trial.seconds for trial in record.trials)
-    rows_s = sum(row.seconds for row in record.rows)
+    rows_s = sum(row.seconds for row in rows)
     warmup_s = sum(timing.warmup_s or 0.0 for timing in timings)
     two = [timing for timing in timings if not timing.one_window]
     windows_ms = sum(sum(timing.device_ms) for timing in timings) + sum(sum(timing.latency_ms) for timing in two)

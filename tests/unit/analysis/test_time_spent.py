@@ -47,6 +47,15 @@ def test_one_window_that_gives_both_is_counted_once(one_window, timing_s):
     assert seconds_spent(timed(one_window=one_window))["timing"] == pytest.approx(timing_s)
 
 
+def test_rows_of_one_device_by_itself_count_as_rows():
+    record = timed()
+    spent = seconds_spent(record)
+    both = seconds_spent(replace(record, single_rows=record.rows))
+
+    assert both["timing"] == pytest.approx(2 * spent["timing"])
+    assert both["starting and saving"] == pytest.approx(spent["starting and saving"] - 10.0)
+
+
 @pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
 def test_seconds_spent_in_recorded_run_add_up_to_wall_time(path):
     record = load_record(path)
