@@ -9,6 +9,7 @@ import msgspec
 
 from tputfind.record.record import Record
 from tputfind.record.spec import Spec, apply_findings
+from tputfind.units import format_bytes
 
 
 def has_images(input_shape: str) -> bool:
@@ -142,6 +143,10 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "place": lambda record: record.environment.device,
     "load": lambda record: record.spec.load.replace("_", " "),
     "node": lambda record: " ".join(filter(None, place_of(record))),
+    "input": lambda record: record.input_shape,
+    "transfer": lambda record: f"transfer {record.spec.transfer}",
+    "weights": lambda record: f"weights {record.spec.weights or 'random'}",
+    "memory": lambda record: _memory_text(record.spec.memory_limit_bytes),
     "begun": lambda record: record.started,
 }
 """The fields that can distinguish records, each with its text."""
@@ -150,13 +155,18 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:
     """Return the fields that distinguish records, as few as suffice.
 
-    They are model, recipe, device and node if these differ; then the device's number and the load of the host's other
-    devices; then the start time.
+    They are model, recipe, device and node if these differ; then the input's shape, the copies, the weights and the
+    memory limit; then the device's number and the load of the host's other devices; then the start time.
     """
     differing = _differing(records, ("model", "recipe", "device", "node"))
-    if not _apart(records, differing):
-        differing += _differing(records, ("place", "load"))
+    for names in (("input", "transfer", "weights", "memory"), ("place", "load")):
+        if not _apart(records, differing):
+            differing += _differing(records, names)
     return differing if _apart(records, differing) else [*differing, "begun"]
+
+
+def _memory_text(limit_bytes: int | None) -> str:
+    return "no memory limit" if limit_bytes is None else f"memory limit {format_bytes(limit_bytes)}"
 
 
 def _differing(records: Sequence[Record], names: Sequence[str]) -> list[str]:

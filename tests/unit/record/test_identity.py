@@ -90,3 +90,20 @@ def test_training_with_checkpointing_is_other_work_of_another_name():
 
     assert identity.name_of(twice.spec) == identity.name_of(plain.spec) + " checkpoint"
     assert identity.work_key(twice) != identity.work_key(plain)
+
+
+@pytest.mark.parametrize(
+    ("record", "fields", "field", "texts"),
+    [
+        ({"input_shape": "3x64x64"}, {}, "input", ["3x224x224", "3x64x64"]),
+        ({}, {"transfer": "h2d"}, "transfer", ["transfer none", "transfer h2d"]),
+        ({}, {"weights": "DEFAULT"}, "weights", ["weights random", "weights DEFAULT"]),
+        ({}, {"memory_limit_bytes": 24 * 2**30}, "memory", ["no memory limit", "memory limit 24.0 GiB"]),
+    ],
+)
+def test_records_of_other_work_are_named_by_it_instead_of_their_start(record, fields, field, texts):
+    old = replace(example(), input_shape="3x224x224")
+    new = replace(old, started="2026-01-01T00:00:00Z", spec=replace(old.spec, **fields), **record)
+
+    assert identity.distinguishing_fields([old, new]) == [field]
+    assert [identity.NAMES[field](one) for one in (old, new)] == texts
