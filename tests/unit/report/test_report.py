@@ -244,6 +244,12 @@ def test_printed_interval_is_possible_for_rates_and_times():
     assert point.high == pytest.approx(cells["samples_per_s_ci_high"], rel=1e-5)
 
 
+def test_devices_of_a_job_are_all_named():
+    job = replace(example().spec, device="cuda:2,cuda:3", phase="train", dtype="fp32", parallel="ddp")
+
+    assert text.device_of(replace(example(), spec=job)).endswith(" (cuda:2, cuda:3)")
+
+
 @pytest.mark.parametrize(("count", "named"), [(2, "AMD EPYC, 2 threads, 23.5 GiB"), (1, "AMD EPYC, 1 thread, ")])
 def test_a_processor_is_named_with_its_threads_and_a_gpu_without(count, named):
     environment = replace(
