@@ -21,7 +21,7 @@ from tputfind.record.identity import name_of
 from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row, Trial
 from tputfind.report import text
 from tputfind.report.document import Column, table
-from tputfind.report.renderers.terminal import broken, fit_table, print_document
+from tputfind.report.renderers.terminal import answer_lines, broken, fit_table, print_document
 from tputfind.report.views.records import tracebacks
 
 RECORDS = {
@@ -138,6 +138,13 @@ def test_memory_is_in_gib_from_one_on():
 
     assert " 2 MiB" in shown
     assert " 7.6 GiB" in shown
+
+
+@pytest.mark.parametrize(("label", "column"), [("Took", 15), ("Largest batches", 16), ("cuda:0 GPU-0a1b2c3d", 20)])
+def test_answers_begin_in_one_column_after_the_longest_label(label, column):
+    lines = answer_lines([(label, "two words"), ("Knee", "another")], 60)
+
+    assert [line.plain for line in lines] == [f"{label:<{column}}two words", f"{'Knee':<{column}}another"]
 
 
 def test_a_line_is_broken_between_words_and_not_before_a_unit():

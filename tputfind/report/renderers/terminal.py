@@ -28,6 +28,7 @@ from tputfind.report.document import (
 from tputfind.units import shorten_text
 
 _LABELS: Final = 15
+"""Minimum width of the column of labels."""
 _LEAST_WIDTH: Final = 20
 _PLAIN: Final = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
 _UNBOUNDED: Final = 10_000
@@ -113,10 +114,12 @@ def print_line(line: str, console: Console, style: str = "", mark: str = "") -> 
 
 def answer_lines(answers: Iterable[tuple[str, str]], width: int) -> list[Text]:
     """Return the lines of answers: labels in the first column, texts in the second."""
+    listed = list(answers)
+    room = max([_LABELS, *(len(label) + 1 for label, _ in listed)])
     return [
-        Text.assemble((f"{label if not number else '':<{_LABELS}}", "bold"), part)
-        for label, answer in answers
-        for number, part in enumerate(broken(answer, width - _LABELS))
+        Text.assemble((f"{label if not number else '':<{room}}", "bold"), part)
+        for label, answer in listed
+        for number, part in enumerate(broken(answer, width - room))
     ]
 
 
