@@ -66,6 +66,20 @@ def test_chosen_allocators_are_recipes_of_the_same_work():
     assert not text.are_recipes([measured(4.0), unlike])
 
 
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"instances": 2}, ["instances=1", "instances=2"]),
+        ({"phase": "train"}, ["plain", "train"]),
+        ({}, ["", ""]),
+    ],
+)
+def test_recipe_to_which_others_add_words_has_a_name(fields, names):
+    one = measured(4.0, dtype="fp32")
+
+    assert recipes.names_of([one, replace(one, spec=replace(one.spec, **fields))]) == names
+
+
 def test_recipe_timed_in_one_process_is_marked():
     """The variation between processes is then unknown, and ``compare`` would not judge the two."""
     once = measured(2.0, mode="compile")
