@@ -591,3 +591,21 @@ def test_matplotlib_settings_of_user_do_not_change_the_page(plots_drawn_once):
     with mpl.rc_context({"axes.facecolor": "red", "font.size": 30, "text.parse_math": True, "svg.fonttype": "path"}):
         assert page_of([example()]) == before
         assert mpl.rcParams["font.size"] == 30
+
+
+@pytest.mark.parametrize(
+    ("fields", "note"),
+    [
+        ({}, "of 64.0 GiB"),
+        ({"memory_limit_bytes": 24 * 2**30}, "of 24.0 GiB"),
+        ({"instances": 2}, "of 32.0 GiB each"),
+        ({"instances": 2, "memory_limit_bytes": 24 * 2**30}, "of 12.0 GiB each"),
+        ({"phase": "train", "dtype": "fp32", "parallel": "ddp", "gpus": 2}, "of 64.0 GiB each"),
+    ],
+)
+def test_peak_memory_is_set_beside_the_limit_of_each(fields, note):
+    one = example()
+    environment = replace(one.environment, memory_total_bytes=64 * 2**30)
+    (part,) = page.groups([replace(one, spec=replace(one.spec, **fields), environment=environment)])
+
+    assert [tile.note for tile in part.sections[0].tiles if tile.label == "Peak memory"] == [note]

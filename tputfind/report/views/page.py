@@ -318,12 +318,19 @@ def _tiles(record: Record, row: Row, among: int) -> Iterator[Tile]:
         yield Tile(
             label="Latency, p50", figure=answers.format_latency(record, row, latency_ms), unit="ms", note=slowest
         )
-    peak, total = answers.peak_bytes(record, row), record.environment.memory_total_bytes
+    peak = answers.peak_bytes(record, row)
     if peak is not None:
         figure, unit = format_bytes(peak).split(" ")
-        of = "" if total is None else f"of {format_bytes(total)}"
-        yield Tile(label="Peak memory", figure=figure, unit=unit, note=of)
+        yield Tile(label="Peak memory", figure=figure, unit=unit, note=_memory_of_each(record))
     yield Tile(label="Device", figure=text.device_of(record), note=recipe if among == 1 else "")
+
+
+def _memory_of_each(record: Record) -> str:
+    """Return the memory that limits one device or one of its instances: ``of 24.0 GiB``; empty if it is unknown."""
+    spec, total_bytes = record.spec, record.environment.memory_total_bytes
+    limit_bytes = total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
+    each = " each" if spec.has_instances or spec.device_count > 1 else ""
+    return "" if limit_bytes is None else f"of {format_bytes(limit_bytes // spec.instances)}{each}"
 
 
 def _deploy_reason(record: Record, row: Row, best: Row) -> str:
