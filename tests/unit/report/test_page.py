@@ -396,10 +396,14 @@ def test_out_of_memory_trials_without_peak_are_drawn_at_the_limit():
         Trial(batch_size=9, failure=Failure(kind="died", message="")),
     )
 
-    shown = {one.look: one.points for one in charts.memory([replace(example(), trials=trials)]).series}
+    of_memory = charts.memory([replace(example(), trials=trials)])
+    shown = {one.look: one.points for one in of_memory.series}
 
     assert [(point.x, point.y) for point in shown["fitted"]] == [(4, 1024)]
     assert [(point.x, point.y) for point in shown["failed"]] == [(8, 24 * 1024)]
+    assert of_memory.words.startswith(
+        "Peaks of batches that fit go from 2 MiB to 1.0 GiB. A line across is the limit: 24.0"
+    )
 
 
 def test_tradeoff_latency_is_slo_percentile_if_available():

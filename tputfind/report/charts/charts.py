@@ -250,9 +250,10 @@ def memory(records: Sequence[Record]) -> Chart:
     series += tuple(_trials(records[0])) if len(records) == 1 else ()
     levels = _limits(records) if series else ()
     values = [point.y for one in series for point in one.points]
+    peaks = [point.y for one in series if one.look != "failed" for point in one.points]
     limits = " or ".join(level.text for level in levels)
     limit_words = f"A line across is the {limits}." if levels else "No limit is known."
-    ends = f"Peaks go from {_mib(min(values))} to {_mib(max(values))}. {limit_words}" if values else ""
+    ends = f"Peaks of batches that fit go from {_mib(min(peaks))} to {_mib(max(peaks))}. " if peaks else ""
     fell = any(one.look == "failed" for one in series)
     at_limit = " A trial that ran out of memory stands at the limit where its peak is not known." if fell else ""
     scale = _scale_of([*values, *(level.value for level in levels)], "log2")
@@ -260,7 +261,7 @@ def memory(records: Sequence[Record]) -> Chart:
         kind="memory",
         title="Memory against batch size",
         about=title_of(records),
-        words=f"{ends}{at_limit}",
+        words=f"{ends}{limit_words}{at_limit}",
         x=_BATCH_SIZE,
         y=Axis(label="peak memory", scale=scale, unit="mib"),
         series=series,
