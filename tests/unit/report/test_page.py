@@ -293,6 +293,16 @@ def test_records_of_one_batch_size_are_bars_sorted_by_throughput():
     assert charts.throughput(of_one_batch_each()) == drawn[0]
 
 
+@pytest.mark.parametrize("records", [[example()], of_one_batch_each()], ids=["curve", "bars"])
+def test_intervals_are_explained_only_if_a_point_has_one(records):
+    one_ms = tuple(replace(timing, device_ms=timing.device_ms[:1]) for timing in row(8, 5.0).timings)
+    unknown = [replace(one, rows=tuple(replace(row, timings=one_ms) for row in one.rows)) for one in records]
+
+    assert "are 95 % confidence intervals." in charts.throughput(records).note
+    assert "95 %" not in charts.throughput(unknown).note
+    assert "95 %" not in charts.throughput(unknown).words
+
+
 def test_bars_of_different_batch_sizes_say_which():
     records = [
         *of_one_batch_each(),

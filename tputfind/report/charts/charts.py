@@ -18,7 +18,7 @@ from tputfind.units import MIB, format_about, format_bytes, format_figure, forma
 _BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 _MOST_POINTS: Final = 300
 """Maximum points per plot; keeps a page under 1 MB."""
-_BANDS: Final = "Bands are 95 % confidence intervals."
+_INTERVALS: Final = "are 95 % confidence intervals."
 MOST_BOXES: Final = 32
 """Maximum batch sizes with boxes; above this, quantiles are lines, since boxes would overlap."""
 _MOST_BARS: Final = 40
@@ -86,17 +86,23 @@ def throughput(records: Sequence[Record]) -> Chart:
     failed = sum(row.failure is not None for record in records for row in record.rows)
     left_out = f" Batch sizes that failed are not drawn: {failed}." if failed else ""
     best = ". ".join(_record_words(records, number, _best_words(record)) for number, record in enumerate(records))
+    series = _each_record(records, _points_by_batch_size(_throughput))
+    bands = f" Bands {_INTERVALS}" if any(_is_span(point) for one in series for point in one.points) else ""
     return Chart(
         kind="throughput",
         title="Throughput against batch size",
         about=title_of(records),
-        words=f"{best}. {_BANDS}",
-        note=_BANDS + left_out,
+        words=f"{best}.{bands}",
+        note=f"{bands}{left_out}".strip(),
         x=_BATCH_SIZE,
         y=Axis(label="samples/s", scale="from_zero"),
-        series=_each_record(records, _points_by_batch_size(_throughput)),
+        series=series,
         marks=tuple(_marks(records)),
     )
+
+
+def _is_span(value: _Value | Point) -> bool:
+    return value.low is not None and value.high is not None
 
 
 def _best_rows(record: Record) -> Iterator[tuple[Best, Row]]:
@@ -386,17 +392,19 @@ def _power(_record: Record, row: Row) -> _Value | None:
 
 
 _Kind = Literal["throughput", "latency", "memory", "clock", "power"]
-_BARS: Final[tuple[tuple[_Kind, str, str, _ValueOf], ...]] = (
-    ("throughput", "Throughput", "Whiskers are 95 % confidence intervals.", _throughput),
-    ("latency", "Latency, p50", "Of single batches sent to the idle device; whiskers end at the p99.", _latency),
-    ("memory", "Peak memory", "What the device must hold.", _memory),
-    ("clock", "SM clock", "The mean while the throughput was timed.", _clock),
-    ("power", "Power", "The mean while the throughput was timed.", _power),
+_BARS: Final[tuple[tuple[_Kind, str, str, str, _ValueOf], ...]] = (
+    ("throughput", "Throughput", "", f" Whiskers {_INTERVALS}", _throughput),
+    ("latency", "Latency, p50", "Of single batches sent to the idle device.", " Whiskers end at the p99.", _latency),
+    ("memory", "Peak memory", "What the device must hold.", "", _memory),
+    ("clock", "SM clock", "The mean while the throughput was timed.", "", _clock),
+    ("power", "Power", "The mean while the throughput was timed.", "", _power),
 )
-"""The plots of records with one batch size each: kind, title, explanation, and value."""
+"""The plots of records with one batch size each: kind, title, explanation, that of whiskers, and value."""
 
 
-def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, value_of: _ValueOf) -> Chart:
+def _bars(
+    records: Sequence[Record], kind: _Kind, title: str, explained: str, whiskers: str, value_of: _ValueOf
+) -> Chart:
     """Return a bar for each record, the highest throughput first in every plot."""
     named = zip(names_of(records), records, strict=True)
     timed = [(name, record, row) for name, record in named for row in record.rows if row.samples_per_s is not None]
@@ -410,7 +418,8 @@ def _bars(records: Sequence[Record], kind: _Kind, title: str, explained: str, va
     ]
     shown = known[:_MOST_BARS]
     left_out = f" Of {len(known)} records {_MOST_BARS} are drawn." if len(known) > _MOST_BARS else ""
-    note = f"{explained} The highest throughput comes first.{left_out}"
+    spans = whiskers if any(_is_span(value) for _, value in shown) else ""
+    note = f"{explained}{spans} The highest throughput comes first.{left_out}".strip()
     listed = _join_names([f"{name}: {value.text}" for name, value in known], "; ")
     points = tuple(Point(x=place, **value._asdict()) for place, (_, value) in enumerate(shown))
     return Chart(
