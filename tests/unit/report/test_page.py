@@ -293,6 +293,14 @@ def test_records_of_one_batch_size_are_bars_sorted_by_throughput():
     assert charts.throughput(of_one_batch_each()) == drawn[0]
 
 
+def test_bars_name_the_records_without_a_timed_row():
+    empty = replace(example(), spec=replace(example().spec, dtype="fp32"), rows=())
+
+    for one in charts.charts([*of_one_batch_each(), empty]):
+        assert one.note.endswith(" Not drawn: bf16 nchw eager (died), fp32 nchw eager (nothing was timed).")
+        assert one.words.endswith(one.note)
+
+
 @pytest.mark.parametrize("records", [[example()], of_one_batch_each()], ids=["curve", "bars"])
 def test_intervals_are_explained_only_if_a_point_has_one(records):
     one_ms = tuple(replace(timing, device_ms=timing.device_ms[:1]) for timing in row(8, 5.0).timings)

@@ -6,12 +6,22 @@ from typing import Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from tputfind.analysis.answers import Best, answers, format_latency, format_rate, health, known_interval, peak_bytes
+from tputfind.analysis.answers import (
+    Best,
+    answers,
+    fastest,
+    format_latency,
+    format_rate,
+    health,
+    known_interval,
+    peak_bytes,
+)
 from tputfind.analysis.race import Race, pareto_front, speeds
 from tputfind.analysis.turns import Speed
 from tputfind.record.record import Health, Record, Row, Trial
 from tputfind.record.spec import Spec
 from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, names_of, title_of
+from tputfind.report.text import failure_of
 from tputfind.stats import percentile
 from tputfind.units import MIB, format_about, format_bytes, format_figure, format_width
 
@@ -406,7 +416,7 @@ def _bars(
     records: Sequence[Record], kind: _Kind, title: str, explained: str, whiskers: str, value_of: _ValueOf
 ) -> Chart:
     """Return a bar for each record, the highest throughput first in every plot."""
-    named = zip(names_of(records), records, strict=True)
+    named = list(zip(names_of(records), records, strict=True))
     timed = [(name, record, row) for name, record in named for row in record.rows if row.samples_per_s is not None]
     timed.sort(key=lambda one: -(one[2].samples_per_s or 0.0))
     sizes = {row.batch_size for _, _, row in timed}
@@ -419,6 +429,10 @@ def _bars(
     shown = known[:_MOST_BARS]
     left_out = f" Of {len(known)} records {_MOST_BARS} are drawn." if len(known) > _MOST_BARS else ""
     spans = whiskers if any(_is_span(value) for _, value in shown) else ""
+    untimed = _join_names(
+        [f"{name} ({_why_untimed(record)})" for name, record in named if fastest(record.rows) is None]
+    )
+    left_out += f" Not drawn: {untimed}." if untimed else ""
     note = f"{explained}{spans} The highest throughput comes first.{left_out}".strip()
     listed = _join_names([f"{name}: {value.text}" for name, value in known], "; ")
     points = tuple(Point(x=place, **value._asdict()) for place, (_, value) in enumerate(shown))
@@ -433,6 +447,10 @@ def _bars(
         names=tuple(name for name, _ in shown),
         note=note,
     )
+
+
+def _why_untimed(record: Record) -> str:
+    return next(filter(None, map(failure_of, record.rows)), "nothing was timed")
 
 
 def _points_by_batch_size(value_of: _ValueOf) -> Callable[[Record], Iterator[Point]]:
