@@ -593,6 +593,15 @@ def test_a_logarithmic_axis_has_a_few_labels(low, high, base):
     assert all(low <= place <= high or math.isclose(place, low) for place in places)
 
 
+@pytest.mark.parametrize("sizes", [(1,), (1, 2), (99, 101)])
+def test_ticks_of_the_batch_axis_are_whole_numbers(sizes):
+    rows = tuple(row(size, 5.0) for size in sizes)
+    (axes,) = draw.plain(charts.throughput([replace(example(), rows=rows)]), draw.LIGHT).axes
+
+    assert all(place == int(place) > 0 for place in axes.get_xticks())
+    assert len(axes.get_xticks()) >= len(sizes)
+
+
 def test_matplotlib_and_jinja_are_not_imported_without_a_page():
     program = (
         "import sys, tputfind.commands, tputfind.commands.run, tputfind.commands.report\n"

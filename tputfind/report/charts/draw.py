@@ -437,7 +437,9 @@ def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:
         (axes.set_xscale if which == "x" else axes.set_yscale)("log")
         reach = 2.0 if low == high else max(1.1, (high / low) ** 0.04)
         limit(low / reach, high * reach)
-        side.set_ticks(ticks(low / reach, high * reach, 2 if axis.scale == "log2" else 10))
+        places = ticks(low / reach, high * reach, 2 if axis.scale == "log2" else 10)
+        is_batch = which == "x" and axis.scale == "log2"
+        side.set_ticks([place for place in places if place == round(place) or not is_batch])
         side.set_minor_locator(NullLocator())
     side.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, axis)))
 
