@@ -4,6 +4,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 
 MIB = 2**20
 GIB = 2**30
@@ -118,6 +119,11 @@ def format_figure(value: float) -> str:
         return "0"
     exponent = int(f"{value:.3e}".partition("e")[2])  # of the rounded value: 999.96 has four digits before the point
     return f"{value:.{max(0, 3 - exponent)}f}"
+
+
+def format_amount(value: float) -> str:
+    """Format a number that a user chose, with all its digits and no exponent: ``50``, ``0.25``, ``1000000``."""
+    return f"{Decimal(f'{value:.12g}'):f}"
 
 
 def format_estimate(value: float, half_width: float | None) -> str:

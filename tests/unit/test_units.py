@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tputfind.units import (
     echo,
     format_about,
+    format_amount,
     format_bytes,
     format_estimate,
     format_figure,
@@ -102,6 +103,13 @@ def test_format_figure_of_any_size_has_four_significant_digits_and_no_exponent(s
 )
 def test_format_figure_at_a_power_of_ten_counts_the_digits_after_rounding(value, text):
     assert format_figure(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(50.0, "50"), (0.25, "0.25"), (1e6, "1000000"), (1e-5, "0.00001"), (1.1 * 1000, "1100")]
+)
+def test_format_amount_keeps_all_digits_without_an_exponent(value, text):
+    assert format_amount(value) == text
 
 
 def test_spans_and_sizes_are_printed_for_people():

@@ -10,7 +10,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import Phase
 from tputfind.report import snippet
 from tputfind.stats import percentile
-from tputfind.units import ROUGH, format_bytes, format_figure, format_seconds, format_sizes
+from tputfind.units import ROUGH, format_amount, format_bytes, format_figure, format_seconds, format_sizes
 
 _STOPPED_BY: Final[dict[LimitedBy, str]] = {
     "memory": "batch {at} does not fit in memory",
@@ -197,7 +197,7 @@ def _deploy(record: Record, best: Row) -> str:
     percent = 50 if spec.slo_ms is None else spec.percentile
     latency_ms, slowest_ms = (percentile(one.latency_ms, percent) for one in (row, best))
     peak, rate = answers.peak_bytes(record, row), row.samples_per_s or 0.0
-    limit = "" if spec.slo_ms is None else f" within --slo {spec.slo_ms:g} ms"
+    limit = "" if spec.slo_ms is None else f" within --slo {format_amount(spec.slo_ms)} ms"
     doubt = doubt_of(record, (row, best))
     figures = [
         f"{doubt}batch {row.batch_size}: {answers.format_rate(record, row)} samples/s",
@@ -309,9 +309,12 @@ def _failure_reason(record: Record, batch_size: int | None) -> str:
 
 
 def _step_time(record: Record, batch_size: int | None) -> str:
-    """Return the longest step of the trials of a batch: ``took 1.37 s``, or ``took longer`` if the record lacks it."""
+    """Return the longest step of the trials of a batch: ``took 1.370 s``, or ``took longer`` if the record lacks it."""
     taken = [trial.step_ms for trial in record.trials if trial.batch_size == batch_size and trial.step_ms is not None]
-    return f"took {max(taken) / 1000:.3g} s" if taken else "took longer"
+    if not taken:
+        return "took longer"
+    seconds = max(taken) / 1000
+    return f"took {f'{format_figure(seconds)} s' if seconds < 60 else format_seconds(seconds)}"
 
 
 def _batch(edge: Edge) -> str:

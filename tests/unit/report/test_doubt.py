@@ -40,6 +40,21 @@ def deploy(record: Record) -> str:
     return dict(text.summary(record))["Deploy"]
 
 
+@pytest.mark.parametrize(("ms", "words"), [(0.08, "took 0.00008000 s"), (1.234e6, "took 20 min 34 s")])
+def test_step_time_that_limits_the_search_has_no_exponent(ms, words):
+    edge = Edge(largest_batch=1894, limited_by="latency", fails_at=1978)
+    record = replace(measured(QUIET), edge=edge, trials=(Trial(batch_size=1978, step_ms=ms),))
+
+    assert f"batch 1978 {words};" in largest(record)
+
+
+def test_slo_in_the_batch_to_deploy_has_no_exponent():
+    record = measured(QUIET)
+    record = replace(record, spec=replace(record.spec, slo_ms=1e6))
+
+    assert " within --slo 1000000 ms" in dict(text.summary(record))["Deploy"]
+
+
 def test_batch_with_precise_rate_is_named_without_doubt():
     assert deploy(measured(QUIET)).startswith("batch 2: ")
     assert "known to within" not in dict(text.summary(measured(QUIET)))["Fastest batch"]
@@ -140,10 +155,10 @@ def test_largest_batch_limited_by_time_is_approximate_and_names_step_time():
     record = replace(measured(QUIET), edge=edge, trials=(trial,))
 
     assert largest(record) == (
-        "about 1894, limited by --max-latency: batch 1978 took 1.01 s; --max-latency none searches to the end of memory"
+        "about 1894, limited by --max-latency: batch 1978 took 1.012 s; --max-latency none searches to the end of memory"
         "; not yet timed in full"
     )
     beside = replace(record, edge=replace(edge, fails_at=1895))
     assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")
     ended = replace(record, edge=replace(edge, closed=False))
-    assert largest(ended).startswith("between 1894 and 1977, limited by --max-latency: batch 1978 took 1.01 s")
+    assert largest(ended).startswith("between 1894 and 1977, limited by --max-latency: batch 1978 took 1.012 s")

@@ -139,11 +139,12 @@ def test_span_bounds_share_one_unit_if_possible(low, high, text):
     assert format_span(format_watts(low), format_watts(high)) == text
 
 
-def test_recorded_requests_are_shown_with_span_and_both_rates():
-    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "gaps": (0.02,) * 199})).plans
+@pytest.mark.parametrize(("gap_s", "seen"), [(0.02, "3.980 s, 50.00/s"), (432.0, "85968 s, 0.002315/s")])
+def test_recorded_requests_are_shown_with_span_and_both_rates(gap_s, seen):
+    (plan,) = answers([record("Large")], read_demand({"rate": 100, "slo": 50.0, "gaps": (gap_s,) * 199})).plans
 
     told = dict(details(plan))["Arrivals"]
-    assert told == "200 in 3.98 s, 50.00/s, replayed at 100.0/s; times of batches are drawn"
+    assert told == f"200 in {seen}, replayed at 100.0/s; times of batches are drawn"
 
 
 def test_refusals_near_the_target_are_undecided_and_not_a_miss():

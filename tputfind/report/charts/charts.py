@@ -23,7 +23,7 @@ from tputfind.record.spec import Spec
 from tputfind.report.charts.chart import Axis, Chart, Level, Look, Mark, Point, Scale, Series, names_of, title_of
 from tputfind.report.text import failure_of
 from tputfind.stats import percentile
-from tputfind.units import MIB, format_about, format_bytes, format_figure, format_width
+from tputfind.units import MIB, format_about, format_amount, format_bytes, format_figure, format_width
 
 _BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 _MOST_POINTS: Final = 300
@@ -160,7 +160,7 @@ def tradeoff(records: Sequence[Record]) -> Chart:
         percent, targets = 50.0, set()  # no row has enough samples for the SLO's percentile
         series = _each_record(records, lambda record: _tradeoff_points(record, percent))
     levels = [
-        Level(axis="x", value=slo_ms, text=f"SLO: p{at:g} within {slo_ms:g} ms")
+        Level(axis="x", value=slo_ms, text=f"SLO: p{at:g} within {format_amount(slo_ms)} ms")
         for slo_ms, at in sorted(targets)
         if at == percent
     ]

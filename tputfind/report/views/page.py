@@ -40,7 +40,7 @@ from tputfind.report.document import (
 )
 from tputfind.report.views import fleet
 from tputfind.stats import percentile
-from tputfind.units import format_bytes, format_seconds, format_width
+from tputfind.units import format_amount, format_bytes, format_seconds, format_width
 
 _LONGEST_TRACEBACK: Final = 4000
 _MOST_TRACEBACKS: Final = 10
@@ -338,7 +338,7 @@ def _deploy_reason(record: Record, row: Row, best: Row) -> str:
     if doubt := text.doubt_of(record, (row, best)):
         return doubt.partition(";")[0]
     if record.spec.slo_ms is not None:
-        return f"the fastest with p{record.spec.percentile:g} within {record.spec.slo_ms:g} ms"
+        return f"the fastest with p{record.spec.percentile:g} within {format_amount(record.spec.slo_ms)} ms"
     if row is answers.knee(record.rows):
         return f"the smallest with {answers.KNEE_SHARE:.0%} of the best throughput"
     return "the only batch size that was timed"

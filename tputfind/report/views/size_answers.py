@@ -11,7 +11,7 @@ from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
 from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
 from tputfind.sizing.planner.search import MORE_TRAFFIC, count_devices
-from tputfind.units import format_figure, format_kwh, format_share, format_span, format_watts
+from tputfind.units import format_amount, format_figure, format_kwh, format_share, format_span, format_watts
 
 OVERHEADS: Final = {
     "overhead_per_batch_ms": "a batch",
@@ -37,9 +37,9 @@ def title(plan: Plan) -> str:
 def stream(plan: Plan) -> str:
     """Return the request rate of a plan and its target."""
     demand = plan.demand
-    rate = format_figure(demand.rate_per_s) if demand.rate_per_s >= 0.01 else f"{demand.rate_per_s:.4g}"
     network = f", {demand.network_ms:.4g} ms of them for the network" if demand.network_ms else ""
-    return f"{rate} requests/s, {demand.percentile:g} % within {demand.slo_ms:g} ms{network}"
+    target = f"{demand.percentile:g} % within {format_amount(demand.slo_ms)} ms"
+    return f"{format_figure(demand.rate_per_s)} requests/s, {target}{network}"
 
 
 def summary(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -67,7 +67,9 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the answers of a plan that follow its summary."""
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
-    batcher = f"waits up to {plan.delay_ms:g} ms for more" if waits else "takes what waits when a device is free"
+    batcher = (
+        f"waits up to {format_amount(plan.delay_ms)} ms for more" if waits else "takes what waits when a device is free"
+    )
     if demand.traffic.has_several_samples:
         yield "Requests", _samples(plan)
     yield "Batcher", f"{demand.batcher}: {batcher}"
@@ -80,7 +82,11 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     rate = format_figure(plan.more_traffic.rate_per_s)
     yield MORE_LABEL, f"{rate} requests/s on all {outcome.devices}: {more}"
     yield "Rules of thumb", _thumb(plan.rules)
-    added = [f"{getattr(demand, name):g} ms {words}" for name, words in OVERHEADS.items() if getattr(demand, name)]
+    added = [
+        f"{format_amount(getattr(demand, name))} ms {words}"
+        for name, words in OVERHEADS.items()
+        if getattr(demand, name)
+    ]
     if plan.observed is not None:
         yield "Overheads", _overheads(plan.observed)
     elif added:
@@ -92,7 +98,7 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "Simulated", f"{cell}, as cells behind a random split"
     if plan.arrivals_per_s is not None:
         rates = format_figure(plan.arrivals_per_s), format_figure(demand.rate_per_s)
-        log = f"{plan.arrivals} in {(plan.arrivals - 1) / plan.arrivals_per_s:.4g} s, {rates[0]}/s"
+        log = f"{plan.arrivals} in {format_figure((plan.arrivals - 1) / plan.arrivals_per_s)} s, {rates[0]}/s"
         part = "replayed" if outcome.simulated == outcome.devices else "a part of them, drawn at random, replayed"
         yield "Arrivals", f"{log}, {part} at {rates[1]}/s; times of batches are drawn"
 
@@ -200,7 +206,7 @@ def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
     if demand.solve == "rate":
         yield "Highest rate", f"{rate} meet the target, found to 2 %"
     if demand.solve == "slo":
-        yield "Target", f"{demand.slo_ms:g} ms is the tightest at {rate}"
+        yield "Target", f"{format_amount(demand.slo_ms)} ms is the tightest at {rate}"
     if demand.solve == "nothing":
         yield "Verdict", f"{count_devices(plan.worst.devices)}: {_verdict(plan, plan.worst)}"
 
