@@ -17,7 +17,7 @@ from tputfind.report.outputs import forms, is_report
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of
-from tputfind.report.views.size_answers import configuration, details, summary
+from tputfind.report.views.size_answers import configuration, details, mix, summary
 from tputfind.sizing.calibration import Observed, Overhead, Percentiles, Run
 from tputfind.sizing.planner.costs import Price
 from tputfind.sizing.planner.mixes import Mix, Part
@@ -48,8 +48,8 @@ def with_mix(found: Answers) -> Answers:
         Part(recipe=best.recipe, device_name=name, devices=count, batch_cap=8, share=share, cost_per_hour=cost)
         for name, count, share, cost in (("Large", 1, 0.75, 1.0), ("Small", 2, 0.25, 0.5))
     ]
-    mix = Mix(parts=tuple(parts), outcome=best.outcome, cost_per_hour=1.5, cost_per_million=0.4)
-    mixed = replace(best, mix=mix, no_mix="")
+    cheapest = Mix(parts=tuple(parts), outcome=best.outcome, cost_per_hour=1.5, cost_per_million=0.4)
+    mixed = replace(best, mix=cheapest, no_mix="")
     return found._replace(plans=[mixed, *found.plans[1:]], models=[[mixed, *found.plans[1:]]])
 
 
@@ -71,6 +71,13 @@ def test_a_mix_stands_below_the_plans_with_its_parts_and_its_cost(two_kinds, wid
     assert f"below {two_kinds.plans[0].outcome.devices} x {two_kinds.plans[0].device_name}" in flat
     assert "are taken by the device that has been idle for the longest" in flat
     assert max(map(len, below.splitlines())) <= width
+
+
+def test_utilization_of_a_mix_just_below_all_is_not_100_percent(two_kinds):
+    best = with_mix(two_kinds).plans[0]
+    busy = replace(best, mix=replace(best.mix, outcome=replace(best.outcome, utilization=0.996)))
+
+    assert dict(mix(busy))["Meets"].endswith(", utilization 99.6 %")
 
 
 def test_mix_line_reports_that_no_mix_is_cheaper(two_kinds):

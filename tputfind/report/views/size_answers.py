@@ -115,7 +115,7 @@ def mix(plan: Plan) -> Iterator[tuple[str, str]]:
     hour = f"{format_cost(mixed.cost_per_hour, currency)} an hour"
     yield "Mix", f"{hour}, {million}: {saved:.1%} below {plan.outcome.devices} x {plan.device_name}"
     tail = f"p{plan.demand.percentile:g} {format_figure(outcome.tail_ms)} ms"
-    yield "Meets", f"the target, {tail}, utilization {100 * outcome.utilization:.0f} %"
+    yield "Meets", f"the target, {tail}, utilization {format_percent(outcome.utilization)}"
     yield _TAKEN[plan.demand.routing]
 
 
