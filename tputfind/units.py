@@ -146,7 +146,8 @@ def format_estimate(value: float, half_width: float | None) -> str:
 
 def format_about(value: float) -> str:
     """Format a figure whose interval is unknown with three significant digits after a sign: ``~5380``."""
-    places = 2 - math.floor(math.log10(value)) if value > 0 else 0
+    exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded value, as in format_figure
+    places = 2 - exponent if value > 0 else 0
     return f"~{round(value, places):.{max(0, places)}f}"
 
 

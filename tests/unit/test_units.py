@@ -141,7 +141,16 @@ def test_figure_has_its_significant_digits(value, share, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(5376.4, "~5380"), (12, "~12.0"), (0.05214, "~0.0521"), (999.7, "~1000"), (0, "~0")]
+    ("value", "text"),
+    [
+        (5376.4, "~5380"),
+        (12, "~12.0"),
+        (0.05214, "~0.0521"),
+        (999.7, "~1000"),
+        (99.96, "~100"),
+        (9.996, "~10.0"),
+        (0, "~0"),
+    ],
 )
 def test_figure_with_unknown_interval_has_three_digits(value, text):
     assert format_about(value) == text
