@@ -166,7 +166,7 @@ def format_share(share: float) -> str:
 
 def format_share_up(share: float) -> str:
     """Format a fraction rounded up, as an upper bound: ``0.4 %``, ``30 %``."""
-    percent = 100 * share
+    percent = round(100 * share, 9)  # 100 * 0.07 is a little more than 7
     return f"{math.ceil(percent)} %" if percent > 9.9 else f"{max(1, math.ceil(10 * percent)) / 10} %"
 
 

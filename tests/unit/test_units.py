@@ -13,6 +13,7 @@ from tputfind.units import (
     format_estimate,
     format_figure,
     format_seconds,
+    format_share_up,
     format_sizes,
     parse_bytes,
     parse_ms,
@@ -173,6 +174,13 @@ def test_figure_is_rounded_to_two_digits_of_its_uncertainty(value, share):
     assert abs(float(text) - value) <= max(0.05 * share * value, 0.5 * last) * (1 + 1e-9)
     assert len(text) <= len(full) + 1
     assert float(text) > 0
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.07, "7.0 %"), (0.0701, "7.1 %"), (0.29, "29 %"), (0.291, "30 %"), (0.0, "0.1 %")]
+)
+def test_format_share_up_keeps_a_whole_share_and_rounds_others_up(share, text):
+    assert format_share_up(share) == text
 
 
 @pytest.mark.parametrize(
