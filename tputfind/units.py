@@ -66,7 +66,7 @@ def parse_bytes(text: str) -> int:
 
 def parse_ms(text: str) -> float:
     """Return the milliseconds that ``50ms``, ``1.5s`` or ``2min`` name; ValueError if number or unit is missing."""
-    return _quantity(text, _MS, _MEANT_MS, "a duration such as 50ms or 1s")
+    return float(_quantity(text, _MS, _MEANT_MS, "a duration such as 50ms or 1s"))
 
 
 def has_unit(text: str) -> bool:
@@ -75,16 +75,15 @@ def has_unit(text: str) -> bool:
     return bool(number and unit)
 
 
-def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[str, ...]], wanted: str) -> float:
+def _quantity(text: str, units: Mapping[str, float], meant: Mapping[str, tuple[str, ...]], wanted: str) -> Decimal:
     number, unit = _parts(text)
     if unit not in units:
         near = meant.get(unit, ()) if 0 < len(number) <= _SHOWN else ()
         question = f": did you mean {' or '.join(f'{number}{right}' for right in near)}?" if near else ""
         raise ValueError(f"{echo(text)} is not {wanted}{question}")
-    quantity = float(number) * units[unit]
-    if not math.isfinite(quantity):
+    if not math.isfinite(float(number) * units[unit]):
         raise ValueError(f"{echo(text)} is too large for {wanted}")
-    return quantity
+    return Decimal(number) * Decimal(str(units[unit]))
 
 
 def _parts(text: str) -> tuple[str, str]:
