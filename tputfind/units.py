@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 
+KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 
@@ -13,8 +14,10 @@ ROUGH = 0.5
 """Relative half-width above which only the order of magnitude of a figure is known."""
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_BYTES |= {"KIB": 2**10, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
+_BYTES |= {"KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": 2**40, "PIB": 2**50, "EIB": 2**60}
 _MS = {"US": 1e-3, "MS": 1.0, "S": 1e3, "MIN": 60e3, "H": 3600e3}
+_NEXT_UNIT = 1023.5
+"""Larger figures would be printed as 1024 of a binary unit."""
 _SMALL_KWH = 0.001
 """Smaller energies are printed in Wh."""
 _RUN = 3
@@ -93,8 +96,12 @@ def _parts(text: str) -> tuple[str, str]:
 
 
 def format_bytes(count: int) -> str:
-    """Format bytes with a binary unit: ``113.9 GiB``, ``870 MiB``."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"
+    """Format bytes with the binary unit in which the figure is below 1024: ``113.9 GiB``, ``870 MiB``, ``300 KiB``."""
+    if count >= _NEXT_UNIT * MIB:
+        return f"{count / GIB:.1f} GiB"
+    if count >= _NEXT_UNIT * KIB or count == 0:
+        return f"{count / MIB:.0f} MiB"
+    return f"{count / KIB:.0f} KiB"
 
 
 def format_seconds(seconds: float) -> str:

@@ -126,8 +126,22 @@ def test_spans_and_sizes_are_printed_for_people():
     assert format_seconds(7.6) == "8 s"
     assert format_seconds(125) == "2 min 05 s"
     assert format_seconds(4200) == "1 h 10 min"
-    assert format_bytes(int(113.9 * 2**30)) == "113.9 GiB"
-    assert format_bytes(870 * 2**20) == "870 MiB"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (int(113.9 * 2**30), "113.9 GiB"),
+        (870 * 2**20, "870 MiB"),
+        (2**30 - 1, "1.0 GiB"),
+        (1023 * 2**20, "1023 MiB"),
+        (2**20 - 1, "1 MiB"),
+        (300 * 2**10, "300 KiB"),
+        (0, "0 MiB"),
+    ],
+)
+def test_bytes_are_printed_in_the_unit_that_keeps_them_below_1024(count, text):
+    assert format_bytes(count) == text
 
 
 @pytest.mark.parametrize(

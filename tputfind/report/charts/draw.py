@@ -464,5 +464,5 @@ def ticks(low: float, high: float, base: int) -> list[float]:
 
 def _tick(value: float, axis: Axis) -> str:
     if axis.unit == "mib":
-        return f"{value / 1024:.3g} GiB" if value >= 1024 else f"{value:.3g} MiB"
+        return f"{value / 1024:.3g} GiB" if value >= 1024 else f"{value:.4g} MiB"
     return f"{value:.6g}" if abs(value) < 1e6 else f"{value / 1e6:g} M"

@@ -39,7 +39,7 @@ _LOOKS: Final = ((10, 0), (10, 1), (6, 1), (0, 1), (0, 2), (0, 3))
 _SHORTEST_NAME: Final = 8
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _COLOURS: Final[dict[Tone, str]] = {"": "", "good": "green", "bad": "red", "unsure": "yellow"}
-_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|MiB|GiB|MHz|samples/s)\b|%)")
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ms|s|min|h|KiB|MiB|GiB|MHz|samples/s)\b|%)")
 
 
 def print_document(document: Document, console: Console) -> None:
