@@ -284,7 +284,7 @@ def _largest(record: Record) -> str:
     proven = edge.largest_batch == 0 or record.row(edge.largest_batch) is not None
     untimed = "" if proven else "; not yet timed in full"
     if edge.limited_by == "timeout" and edge.fails_at is None:
-        return f"at least {edge.largest_batch}: a larger one would exceed the time limit of the search{untimed}"
+        return f"{_bracket(record, edge)}: a larger one would exceed the time limit of the search{untimed}"
     reason = _step_time if edge.limited_by == "latency" else _failure_reason
     stopped_by = _STOPPED_BY[edge.limited_by].format(at=edge.fails_at, why=reason(record, edge.fails_at))
     return f"{_bracket(record, edge)}, {stopped_by}{untimed}"
@@ -297,15 +297,15 @@ def _bracket(record: Record, edge: Edge) -> str:
         is_rough = edge.limited_by == "latency" and apart > record.spec.granularity
         return f"{'about ' if is_rough else ''}{_batch(edge)}"
     if edge.fails_at is None or edge.limited_by == "timeout":
-        return f"at least {edge.largest_batch}"
+        return f"at least {edge.largest_batch}" if edge.largest_batch else "none known to fit"
     return f"between {edge.largest_batch} and {edge.fails_at - record.spec.granularity}"
 
 
 def _failure_reason(record: Record, batch_size: int | None) -> str:
-    """Return why a batch failed, in plain words; empty if no trial and no row of it failed."""
+    """Return why a batch failed, in plain words, or that no trial and no row of it failed."""
     taken: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
     failed = (one for one in taken if one.batch_size == batch_size)
-    return next((one.failure.plain for one in failed if one.failure is not None), "")
+    return next((one.failure.plain for one in failed if one.failure is not None), "the reason is not in the record")
 
 
 def _step_time(record: Record, batch_size: int | None) -> str:

@@ -165,6 +165,20 @@ def test_summary_shows_open_bracket_of_search(edge, expected):
     assert "largest" not in {name for name, _ in answers(record)}
 
 
+@pytest.mark.parametrize(
+    ("edge", "expected"),
+    [
+        ({"limited_by": "timeout", "fails_at": 1}, "none known to fit, batch 1: the reason is not in the record"),
+        ({"limited_by": "timeout"}, "none known to fit: a larger one would exceed the time limit of the search"),
+        ({"limited_by": "cut_short"}, "none known to fit, the search was cut short"),
+    ],
+)
+def test_search_that_ended_before_a_batch_fit_names_no_least_one(edge, expected):
+    record = replace(example(), edge=Edge(largest_batch=0, closed=False, **edge), trials=(), rows=())
+
+    assert dict(text.summary(record))["Largest batch"] == expected
+
+
 def test_help_and_import_leave_torch_and_pandas_alone():
     program = (
         "import sys, tputfind, tputfind.commands\n"
