@@ -12,10 +12,11 @@ import pytest
 from msgspec.structs import replace
 from support.folders import RESULTS, record_paths
 from support.pages import Page
-from support.records import example, row
+from support.records import CPU_CAN, example, row
 from support.shown import page_of
 
 import tputfind
+from tputfind.record.environment import RankDevice
 from tputfind.record.files import load_records
 from tputfind.record.record import Edge, Failure, Notice, Row, Timing, Trial
 from tputfind.report.charts import chart, charts, draw
@@ -549,6 +550,17 @@ def test_common_fields_are_shown_once_and_differing_ones_in_a_table():
     ]
     assert Page(page_of([example(), other])).text().count("GPU-00000000") == 1
     assert part(page.document([example()]), "measured").title == "Trials: 6"
+
+
+def test_capabilities_and_devices_of_ranks_are_lists_with_commas():
+    can = replace(CPU_CAN, memory_peaks=False)
+    others = tuple(RankDevice(device=f"cuda:{rank}", device_name="NVIDIA H200") for rank in (1, 2))
+    record = replace(example(), environment=replace(example().environment, can=can, others=others))
+    _, (_, environment, _) = page.facts([("", record)], None)
+    shown = {label.text: text.text for label, text in environment.rows}
+
+    assert shown["capabilities"] == "memory limit, memory size"
+    assert shown["others"] == "device cuda:1, device name NVIDIA H200; device cuda:2, device name NVIDIA H200"
 
 
 def test_cut_short_run_is_marked_on_the_page():

@@ -413,7 +413,7 @@ def _fields(of: msgspec.Struct) -> Facts:
 
 
 def _label(name: str) -> str:
-    words = name.removesuffix("_bytes")
+    words = "capabilities" if name == "can" else name.removesuffix("_bytes")
     unit = next((unit for unit in ("ms", "s") if words.endswith(f"_{unit}")), "")
     return f"{words.removesuffix(f'_{unit}')}, {unit}".replace("_", " ") if unit else words.replace("_", " ")
 
@@ -424,7 +424,9 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return ", ".join(_text("", one) for one in value)
+        apart = "; " if isinstance(next(iter(value), None), msgspec.Struct) else ", "
+        return apart.join(_text("", one) for one in value)
     if isinstance(value, msgspec.Struct):
-        return " ".join(f"{label} {text}" for label, text in _fields(value).items())
+        known = {label: text for label, text in _fields(value).items() if text != "no"}
+        return ", ".join(label if text == "yes" else f"{label} {text}" for label, text in known.items())
     return f"{value:.10g}" if isinstance(value, float) else str(value)
