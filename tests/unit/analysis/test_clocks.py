@@ -31,6 +31,7 @@ from tputfind.record.clocks import (
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.untrusted import indent_json
+from tputfind.report.document import Table
 from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views.clocks import document
@@ -393,6 +394,12 @@ def shown(found) -> str:
 
 def test_the_tables_are_as_they_were(golden):
     golden("clocks.txt", (shown(methods(graph=None)) + shown(pipeline())).encode())
+
+
+def test_first_call_of_the_sentence_stands_below_the_table_with_its_method():
+    below = [part.legend for part in document(methods()).sections if isinstance(part, Table)]
+
+    assert below == ["", "first call alone by host clock, synchronised: 741.6"]
 
 
 def test_the_markdown_is_as_it_was(golden):

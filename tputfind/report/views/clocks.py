@@ -20,7 +20,7 @@ from tputfind.report.document import (
     whole,
 )
 from tputfind.report.text import layout_shown
-from tputfind.units import shorten_text
+from tputfind.units import format_figure, shorten_text
 
 _LONGEST_STAGE: Final = 17
 """Maximum characters of a model's name in a table; the title has the whole name."""
@@ -111,7 +111,11 @@ def _boundaries(cells: Sequence[Timed]) -> Table:
         )
         for way, name in clocks.BOUNDARIES.items()
     )
-    return table(_columns("boundary", (clocks.CONDITIONS["warm"], clocks.CONDITIONS["cold"], "first call alone")), rows)
+    columns = _columns("boundary", (clocks.CONDITIONS["warm"], clocks.CONDITIONS["cold"], "first call alone"))
+    way: clocks.TimingMethod = "host_clock_synchronised"  # the method of the sentence about the first call
+    first_ms = _first_ms(cells, way)
+    known = "" if first_ms is None else f"first call alone by {clocks.METHODS[way]}: {format_figure(first_ms)}"
+    return table(columns, rows, legend=known)
 
 
 def _stages(found: clocks.Pipeline) -> Table:
