@@ -29,6 +29,16 @@ def test_every_ratio_names_its_variant_and_the_one_it_met():
     assert "Not told apart fp16 nchw compile:freezing 0.976 (0.938 to 1.015) times fp16 nhwc compile:freezing" in told
 
 
+@pytest.mark.parametrize(
+    ("interrupted", "words"),
+    [(False, "not measured in full"), (True, "the race was interrupted before it was measured in full")],
+)
+def test_winner_without_a_record_has_only_the_known_reason(interrupted, words):
+    told = answers_of(replace(race(), record=None, interrupted=interrupted))
+
+    assert told.startswith(f"fp16 nhwc compile:freezing; {words} Brought ")
+
+
 def test_compiling_is_repaid_compared_with_the_fastest_that_is_not_compiled():
     assert "which 251 batches of 2048 make up for, compared with fp16 nhwc eager" in answers_of(race())
     found = race()

@@ -97,8 +97,8 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
         count = race.winner.instances
         each = f": {count} instances with {best.batch_size} samples each" if count > 1 else ""
         rate = f", {format_about(best.samples_per_s)} samples/s at batch {count * best.batch_size}{each}"
-    over = "the race was interrupted" if race.interrupted else "--budget ended" if race.record is None else ""
-    late = f"; {over} before it was measured in full" if over else ""
+    late = "; not measured in full" if race.record is None else ""
+    late = "; the race was interrupted before it was measured in full" if race.interrupted else late
     guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
     yield "Winner", f"{guess}{race.recipe_of(race.winner)}{rate}{late}"
 
