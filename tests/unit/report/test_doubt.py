@@ -155,8 +155,8 @@ def test_largest_batch_limited_by_time_is_approximate_and_names_step_time():
     record = replace(measured(QUIET), edge=edge, trials=(trial,))
 
     assert largest(record) == (
-        "about 1894, limited by --max-latency: batch 1978 took 1.012 s; --max-latency none searches to the end of memory"
-        "; not yet timed in full"
+        "about 1894, limited by --max-latency: batch 1978 took 1.012 s; --max-latency none searches to the end of "
+        "memory; not yet timed in full"
     )
     beside = replace(record, edge=replace(edge, fails_at=1895))
     assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")

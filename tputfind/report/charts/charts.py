@@ -50,7 +50,7 @@ _ValueOf = Callable[[Record, Row], _Value | None]
 def charts(records: Sequence[Record]) -> list[Chart]:
     """Return the plots of records, without empty ones."""
     plots = (throughput, tradeoff, memory, latency, clock, power)
-    every = [_bars(records, *bar) for bar in _BARS] if are_bars(records) else [plot(records) for plot in plots]
+    every = [_bars(records, bar) for bar in _BARS] if are_bars(records) else [plot(records) for plot in plots]
     return [_note_cuts(_thin(chart)) for chart in every if not chart.empty]
 
 
@@ -92,7 +92,7 @@ def throughput(records: Sequence[Record]) -> Chart:
     Records with one batch size each are bars.
     """
     if are_bars(records):
-        return _bars(records, *_BARS[0])
+        return _bars(records, _BARS[0])
     failed = sum(row.failure is not None for record in records for row in record.rows)
     left_out = f" Batch sizes that failed are not drawn: {failed}." if failed else ""
     best = ". ".join(_record_words(records, number, _best_words(record)) for number, record in enumerate(records))
@@ -402,19 +402,30 @@ def _power(_record: Record, row: Row) -> _Value | None:
 
 
 _Kind = Literal["throughput", "latency", "memory", "clock", "power"]
-_BARS: Final[tuple[tuple[_Kind, str, str, str, _ValueOf], ...]] = (
-    ("throughput", "Throughput", "", f" Whiskers {_INTERVALS}", _throughput),
-    ("latency", "Latency, p50", "Of single batches sent to the idle device.", " Whiskers end at the p99.", _latency),
-    ("memory", "Peak memory", "What the device must hold.", "", _memory),
-    ("clock", "SM clock", "The mean while the throughput was timed.", "", _clock),
-    ("power", "Power", "The mean while the throughput was timed.", "", _power),
+
+
+class _Bar(NamedTuple):
+    """A plot of records with one batch size each: kind, title, explanation, that of whiskers, and value."""
+
+    kind: _Kind
+    title: str
+    explained: str
+    whiskers: str
+    value_of: _ValueOf
+
+
+_BARS: Final = (
+    _Bar("throughput", "Throughput", "", f" Whiskers {_INTERVALS}", _throughput),
+    _Bar(
+        "latency", "Latency, p50", "Of single batches sent to the idle device.", " Whiskers end at the p99.", _latency
+    ),
+    _Bar("memory", "Peak memory", "What the device must hold.", "", _memory),
+    _Bar("clock", "SM clock", "The mean while the throughput was timed.", "", _clock),
+    _Bar("power", "Power", "The mean while the throughput was timed.", "", _power),
 )
-"""The plots of records with one batch size each: kind, title, explanation, that of whiskers, and value."""
 
 
-def _bars(
-    records: Sequence[Record], kind: _Kind, title: str, explained: str, whiskers: str, value_of: _ValueOf
-) -> Chart:
+def _bars(records: Sequence[Record], bar: _Bar) -> Chart:
     """Return a bar for each record, the highest throughput first in every plot."""
     named = list(zip(names_of(records), records, strict=True))
     timed = [(name, record, row) for name, record in named for row in record.rows if row.samples_per_s is not None]
@@ -424,21 +435,21 @@ def _bars(
     known = [
         (name if at_batch else f"{name}, batch {row.batch_size}", value)
         for name, record, row in timed
-        if (value := value_of(record, row)) is not None
+        if (value := bar.value_of(record, row)) is not None
     ]
     shown = known[:_MOST_BARS]
     left_out = f" Of {len(known)} records {_MOST_BARS} are drawn." if len(known) > _MOST_BARS else ""
-    spans = whiskers if any(_is_span(value) for _, value in shown) else ""
+    spans = bar.whiskers if any(_is_span(value) for _, value in shown) else ""
     untimed = _join_names(
         [f"{name} ({_why_untimed(record)})" for name, record in named if fastest(record.rows) is None]
     )
     left_out += f" Not drawn: {untimed}." if untimed else ""
-    note = f"{explained}{spans} The highest throughput comes first.{left_out}".strip()
+    note = f"{bar.explained}{spans} The highest throughput comes first.{left_out}".strip()
     listed = _join_names([f"{name}: {value.text}" for name, value in known], "; ")
     points = tuple(Point(x=place, **value._asdict()) for place, (_, value) in enumerate(shown))
     return Chart(
-        kind=kind,
-        title=f"{title}{at_batch}",
+        kind=bar.kind,
+        title=f"{bar.title}{at_batch}",
         about=title_of(records),
         words=f"{listed}. {note}",
         x=Axis(label="", scale="from_zero"),
