@@ -97,12 +97,12 @@ def read_request(given: Given) -> Request:
     if given["resume"] is not None and asked is None:
         job, outputs = _read_record_to_resume(given, options, places)
     else:
-        job, outputs = _read_new(given, options, places, asked)
+        job, outputs = _read_new(given, options, places, asked, any_device=devices is not None or asked is not None)
     return Request(job, outputs, given["quiet"], given["trust_model_file"], devices, asked)
 
 
 def _read_new(
-    given: Given, options: Mapping[str, object], places: Places, asked: Cluster | None
+    given: Given, options: Mapping[str, object], places: Places, asked: Cluster | None, *, any_device: bool
 ) -> tuple[Job, Outputs]:
     if not given["models"]:
         raise BadRequest("no MODEL was named", "see tputfind --help")
@@ -110,7 +110,7 @@ def _read_new(
     specs = [spec for model in given["models"] for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
     begun = sorted(asked.resumed.glob("*.json")) if asked and asked.resumed else ()
     sources = [*record_sources(begun), *model_sources(specs)]
-    outputs = check_places(places, sources, question=Question(tuple(specs)))
+    outputs = check_places(places, sources, question=Question(tuple(specs), any_device=any_device))
     return Job(specs, places.folder, command_line()), outputs
 
 

@@ -162,10 +162,11 @@ class OutputCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The device during one throughput window, as read from NVML. Unknown is None.
+    """The device during one throughput window, as read from NVML; of several, the one that is slowed down most.
 
-    ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest. ``power_w`` is the mean of the power
-    readings, without the first 0.15 s of a short window, or the increase of the energy counter over the time.
+    Unknown is None. ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest. ``power_w`` is the
+    mean of the power readings, without the first 0.15 s of a short window, or the increase of the energy counter over
+    the time.
     ``slowed`` names the reasons for reduced clocks, each with its fraction of the window: by the driver's time counters
     if it has them, else by the fraction of the readings.
     """

@@ -83,6 +83,16 @@ def test_race_on_a_list_of_devices_is_saved_over_itself(run, tmp_path):
     assert run(f"{words} auto", "runners.tune.measure", raced) == 2
 
 
+def test_run_on_a_list_of_devices_is_saved_over_that_of_one(run, tmp_path):
+    one = example()
+    (tmp_path / "one.json").write_bytes(replace(one, spec=replace(one.spec, device="cuda:0")).to_json())
+    asked = "--dtype fp16 --slo 10ms --headroom 20% --soak 50 --processes 1 --batches 100"
+    words = f"run resnet50 {asked} --save one.json --no-save"
+
+    assert run(f"{words} --device all", "commands.run.do", 0) == 0
+    assert run(f"{words} --device auto", "commands.run.do", 0) == 2
+
+
 def test_quiet_comparison_of_records_is_accepted(run):
     record = ROOT / "results/nvidia-h200/default/resnet50-fp16.json"
 
