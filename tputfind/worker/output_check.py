@@ -328,21 +328,32 @@ def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
         output.shape,
         {axis: tuple(_copy_values(output.select(axis, place)) for place in places) for axis in axes},
         bad,
-        finite=not any(bad.values()) if axes else bool(_is_fine(output).all()),
+        finite=not any(bad.values()) if axes else bool(torch.isfinite(output).all()),
     )
 
 
 def _copy_values(tensor: torch.Tensor) -> _Sample:
-    """Return the values of an output, with 0 for those that are minus infinity on purpose: see ``_is_fine``."""
+    """Return the values of an output of one sample, with 0 in place of minus infinity that masks some of them."""
     values, limits = tensor.clone().double(), torch.finfo(tensor.dtype)
-    return _Sample(values.masked_fill_(values == -math.inf, 0.0) if tensor.dtype in _MASKING else values, limits)
+    if tensor.dtype in _MASKING and bool(torch.isfinite(values).any()):
+        values.masked_fill_(values == -math.inf, 0.0)
+    return _Sample(values, limits)
 
 
-def _is_fine(tensor: torch.Tensor) -> torch.Tensor:
-    """Return which values are finite, or minus infinity among such, as masks write it; fp16 overflows to it, too."""
-    fine = torch.isfinite(tensor)
-    is_masked = tensor.dtype in _MASKING and bool(fine.any()) and not bool(fine.all())
-    return fine | torch.isneginf(tensor) if is_masked else fine
+def _are_fine(output: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return which places along an axis hold finite values, or minus infinity beside them, as masks write it.
+
+    In fp16 minus infinity may also be an overflow.
+    """
+
+    def by_place(values: torch.Tensor) -> torch.Tensor:
+        return values.movedim(axis, 0).reshape(output.shape[axis], -1)
+
+    finite = by_place(torch.isfinite(output))
+    fine = finite.all(dim=1)
+    if output.dtype in _MASKING and not bool(fine.all()):
+        fine |= (finite | by_place(torch.isneginf(output))).all(dim=1) & finite.any(dim=1)
+    return fine
 
 
 def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:
@@ -375,7 +386,7 @@ def _bad_places(output: torch.Tensor, axis: int) -> Iterator[int]:
     length = max(1, _CHUNK_ELEMENTS * output.shape[axis] // output.numel())
     for start in range(0, output.shape[axis], length):
         piece = output.narrow(axis, start, min(length, output.shape[axis] - start))
-        fine = _is_fine(piece).movedim(axis, 0).reshape(piece.shape[axis], -1).all(dim=1)
+        fine = _are_fine(piece, axis)
         if not bool(fine.all()):
             yield from (start + int(index) for index in (~fine).nonzero().flatten())
 
