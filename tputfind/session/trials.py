@@ -254,7 +254,7 @@ def _rows(
     others_busy_cores: float | None = None
     unchecked: Row | None = None
 
-    def with_state(row: Row) -> Row:
+    def add_state(row: Row) -> Row:
         beside = {"health": seen, "others_busy_cores": others_busy_cores, "all_busy_share": barrier.all_busy_share}
         timings = tuple(msgspec.structs.replace(timing, **beside) for timing in row.timings)
         return msgspec.structs.replace(row, timings=timings, memory_of_others_bytes=others_bytes)
@@ -268,14 +268,14 @@ def _rows(
             elif answer.window == "ended":
                 seen, others_busy_cores = watch.end(), host.end()
             elif answer.row is not None:
-                yield with_state(answer.row)
+                yield add_state(answer.row)
                 seen = others_busy_cores = unchecked = None
             unchecked = answer.unchecked or unchecked
     except ChildFailed as death:
         if unchecked is None:
             raise
         output = OutputCheck(result="unchecked", remark=f"the check ended the process: {death.failure.message}")
-        yield with_state(msgspec.structs.replace(unchecked, output=output))
+        yield add_state(msgspec.structs.replace(unchecked, output=output))
 
 
 def is_other_memory_equal(then_bytes: int | None, now_bytes: int | None) -> bool:

@@ -346,13 +346,13 @@ def _are_fine(output: torch.Tensor, axis: int) -> torch.Tensor:
     In fp16 minus infinity may also be an overflow.
     """
 
-    def by_place(values: torch.Tensor) -> torch.Tensor:
+    def rows_of(values: torch.Tensor) -> torch.Tensor:
         return values.movedim(axis, 0).reshape(output.shape[axis], -1)
 
-    finite = by_place(torch.isfinite(output))
+    finite = rows_of(torch.isfinite(output))
     fine = finite.all(dim=1)
     if output.dtype in _MASKING and not bool(fine.all()):
-        fine |= (finite | by_place(torch.isneginf(output))).all(dim=1) & finite.any(dim=1)
+        fine |= (finite | rows_of(torch.isneginf(output))).all(dim=1) & finite.any(dim=1)
     return fine
 
 

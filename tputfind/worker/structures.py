@@ -122,7 +122,7 @@ def contents_of(value: object) -> dict[Any, Any] | None:
     return parts
 
 
-def _held_by(value: object) -> dict[Any, Any] | None:
+def _parts_to_copy(value: object) -> dict[Any, Any] | None:
     """Return the parts of a container or the attributes of an object without ``to``; None for any other value."""
     parts = contents_of(value)
     is_object = parts is None and hasattr(value, "__dict__") and not moves(value) and not callable(value)
@@ -142,7 +142,7 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *,
     if id(value) in copies:
         return copies[id(value)][1]
     with suppress(Exception):  # the object's own code can raise anything
-        contents = contents_of(value) if of_tensors else _held_by(value)
+        contents = contents_of(value) if of_tensors else _parts_to_copy(value)
         if contents is not None:
             again = partial(copy_containers, depth=depth + 1, copies=copies, of_tensors=of_tensors)
             return convert_parts(value, contents, again, copies)
@@ -169,7 +169,7 @@ def has_same_parts(one: object, other: object, depth: int = 0, seen: Copies | No
         return False
     seen[id(one)] = one, other
     mine, theirs = (
-        attributes_of(each) if moves(each) and parts_of(each) is None else _held_by(each) for each in (one, other)
+        attributes_of(each) if moves(each) and parts_of(each) is None else _parts_to_copy(each) for each in (one, other)
     )
     if mine is None or theirs is None or mine.keys() != theirs.keys():
         return False

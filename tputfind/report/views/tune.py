@@ -102,17 +102,17 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
     yield "Winner", f"{guess}{race.recipe_of(race.winner)}{rate}{late}"
 
-    def told(variants: Iterable[Contender]) -> str:
+    def describe(variants: Iterable[Contender]) -> str:
         return "; ".join(f"{race.recipe_of(one.spec)} {_ratio(one)} times {_against(race, one)}" for one in variants)
 
-    if brought := told(one for one in race.contenders if one.outcome == "faster"):
+    if brought := describe(one for one in race.contenders if one.outcome == "faster"):
         first = race.contenders[0]
         gain = f"; the winner {1 / first.of_winner:.2f} times {race.recipe_of(first.spec)}" if first.of_winner else ""
         yield "Brought", f"{brought}{gain}; in samples/{race.cost.unit} at {at}"
     if race.ties:
-        yield "Not told apart", told(race.ties)
+        yield "Not told apart", describe(race.ties)
     if race.undecided:
-        yield "Undecided", f"{told(race.undecided)}: give it a longer --budget"
+        yield "Undecided", f"{describe(race.undecided)}: give it a longer --budget"
     if quantized := [race.recipe_of(one.spec) for one in race.contenders if one.spec.dtype in QUANTIZED]:
         yield "Quantised", f"{', '.join(quantized)}: if the accuracy suits, which is not judged here"
     if compiling := _compiling(race):
