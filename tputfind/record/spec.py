@@ -552,7 +552,7 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
         except ValueError as conflict:
             problems.append(str(conflict))
         else:
-            problems += _unused(spec)
+            problems += _idle_options(spec)
     if not problems:
         defaults = Spec(model=model)
         given = (field for field, value in fields.items() if value == getattr(defaults, field))
@@ -603,7 +603,7 @@ def _conflicts(spec: Spec) -> Iterator[str]:
         yield f"--batch-sizes must be multiples of --granularity {spec.granularity}"
 
 
-def _unused(spec: Spec) -> Iterator[str]:
+def _idle_options(spec: Spec) -> Iterator[str]:
     """Yield options that would change nothing; a record with them is readable."""
     if spec.batch_sizes is not None and spec.max_latency_ms not in ("auto", None):
         yield "--batch-sizes cannot be combined with --max-latency: it searches nothing"

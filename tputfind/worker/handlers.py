@@ -102,7 +102,7 @@ class _Told:
             self.graphs = graphs_now()
         self._say(_answer(messages.Timed(window="begins" if begins else "ended", at_s=monotonic())))
 
-    def send_unchecked(self, row: Row) -> None:
+    def send_row(self, row: Row) -> None:
         self._say(_answer(messages.Timed(unchecked=row)))
 
     def meet(self, work: Callable[[], int]) -> int:
@@ -339,7 +339,7 @@ def _time_batch(
             parameter_bytes=workload.parameter_bytes,
             samples=_samples(workload, batch_size),
         )
-        listener.send_unchecked(row)
+        listener.send_row(row)
         listener.busy(_CHECK_STEPS * max(windows.latency_ms) / 1000)
         output = _check(spec, device, workload, loaded.batch, last) if asked.number == 0 else None
         del last

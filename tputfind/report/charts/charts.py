@@ -441,7 +441,7 @@ def _bars(records: Sequence[Record], bar: _Bar) -> Chart:
     left_out = f" Of {len(known)} records {_MOST_BARS} are drawn." if len(known) > _MOST_BARS else ""
     spans = bar.whiskers if any(_is_span(value) for _, value in shown) else ""
     untimed = _join_names(
-        [f"{name} ({_why_untimed(record)})" for name, record in named if fastest(record.rows) is None]
+        [f"{name} ({_why_without_rate(record)})" for name, record in named if fastest(record.rows) is None]
     )
     left_out += f" Not drawn: {untimed}." if untimed else ""
     note = f"{bar.explained}{spans} The highest throughput comes first.{left_out}".strip()
@@ -460,7 +460,7 @@ def _bars(records: Sequence[Record], bar: _Bar) -> Chart:
     )
 
 
-def _why_untimed(record: Record) -> str:
+def _why_without_rate(record: Record) -> str:
     return next(filter(None, map(failure_of, record.rows)), "nothing was timed")
 
 
