@@ -362,8 +362,7 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
     if edge is None or not edge.closed or edge.limited_by in ("cap", "latency"):
         return
     tried = {row.batch_size for row in new.rows}
-    attempts: tuple[Trial | Row, ...] = (*new.trials, *new.rows)
-    above = [one for one in attempts if one.batch_size == edge.fails_at and one.failure is not None]
+    above = [one for one in new.attempts if one.batch_size == edge.fails_at and one.failure is not None]
     for row in old.rows:
         if row.samples_per_s is not None and row.batch_size > edge.largest_batch and row.batch_size not in tried:
             less = _less_memory(old, row, new, above) if edge.limited_by == "memory" else ""

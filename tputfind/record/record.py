@@ -166,9 +166,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
     Unknown is None. ``sm_clock_mhz`` is the mean of the readings, ``temperature_c`` the highest. ``power_w`` is the
     mean of the power readings, without the first 0.15 s of a short window, or the increase of the energy counter over
-    the time.
-    ``slowed`` names the reasons for reduced clocks, each with its fraction of the window: by the driver's time counters
-    if it has them, else by the fraction of the readings.
+    the time. ``slowed`` names the reasons for reduced clocks, each with its fraction of the window: by the driver's
+    time counters if it has them, else by the fraction of the readings.
     """
 
     readings: CountFromZero
@@ -397,6 +396,11 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         tried: tuple[Trial | Row, ...] = (*self.trials, *self.rows)
         ran = {one.batch_size for one in tried if one.failure is None}
         return max(ran - {row.batch_size for row in self.rows if row.failure is not None}, default=0)
+
+    @property
+    def attempts(self) -> tuple[Trial | Row, ...]:
+        """All trials and rows."""
+        return (*self.trials, *self.rows)
 
     def row(self, batch_size: int) -> Row | None:
         """Return the row of a batch size, or None."""

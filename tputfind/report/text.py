@@ -5,7 +5,7 @@ from typing import Final
 
 from tputfind.analysis import answers, recipes
 from tputfind.record import identity
-from tputfind.record.record import Edge, LimitedBy, Record, Row, Trial
+from tputfind.record.record import Edge, LimitedBy, Record, Row
 from tputfind.record.spec import Spec
 from tputfind.record.types import Phase
 from tputfind.report import snippet
@@ -145,8 +145,7 @@ def tracebacks(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Return the tracebacks of models in the records, each once, with a line that names the failed batches."""
     found: dict[str, list[tuple[Record, int, str]]] = {}
     for record in records:
-        tried: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
-        for one in tried:
+        for one in record.attempts:
             if one.failure is not None and one.failure.traceback:
                 found.setdefault(one.failure.traceback, []).append((record, one.batch_size, one.failure.message))
     return [(_failure_title(failures), traceback.rstrip()) for traceback, failures in found.items()]
@@ -303,8 +302,7 @@ def _bracket(record: Record, edge: Edge) -> str:
 
 def _failure_reason(record: Record, batch_size: int | None) -> str:
     """Return why a batch failed, in plain words, or that no trial and no row of it failed."""
-    taken: tuple[Trial | Row, ...] = (*record.trials, *record.rows)
-    failed = (one for one in taken if one.batch_size == batch_size)
+    failed = (one for one in record.attempts if one.batch_size == batch_size)
     return next((one.failure.plain for one in failed if one.failure is not None), "the reason is not in the record")
 
 
@@ -341,9 +339,9 @@ def seconds_spent(record: Record) -> dict[str, float]:
     """Return the seconds of each part of a run, in order.
 
     The search consists of whole trials. Warm-up, timing and compiling are those of the rows, also of those of one
-    device by itself. The rest of their
-    processes is building the model, first steps, checks and copies by themselves, all the time of failed rows, and
-    warm-up if the record lacks it. The rest of the run is starting processes and saving.
+    device by itself. The rest of their processes is building the model, first steps, checks and copies by themselves,
+    all the time of failed rows, and warm-up if the record lacks it. The rest of the run is starting processes and
+    saving.
     """
     rows = (*record.rows, *record.single_rows)
     timings = [timing for row in rows for timing in row.timings]

@@ -387,14 +387,11 @@ class Session:
     def edge_is_current(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried at the same memory use of other processes as now."""
         largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
-        above = [one for one in self._trials_and_rows() if one.batch_size == edge.fails_at]
+        above = [one for one in self.record.attempts if one.batch_size == edge.fails_at]
         return all(not taken or any(map(self._has_same_memory_use, taken)) for taken in (largest, above))
 
-    def _trials_and_rows(self) -> tuple[Trial | Row, ...]:
-        return (*self.record.trials, *self.record.rows)
-
     def _passed_below(self, batch_size: int) -> Passed | None:
-        taken = [one for one in self._trials_and_rows() if one.failure is None]
+        taken = [one for one in self.record.attempts if one.failure is None]
         below = [Passed(one.batch_size, one.peak_reserved_bytes) for one in taken if one.batch_size < batch_size]
         return max(below, key=lambda passed: passed.batch_size, default=None)
 
@@ -419,7 +416,7 @@ class Session:
             return
         with suppress(OutOfTime):  # the failure is known, though not whether its cause is the handling of the model
             self._diagnose(batch_size, failure)
-        if smallest and all(one.failure is not None for one in self._trials_and_rows()):
+        if smallest and all(one.failure is not None for one in self.record.attempts):
             if is_kernel_fault(failure):
                 self.update(trials=tuple(map(_blame_model, self.record.trials)))
             raise no_answer(self._spec, batch_size, failure)

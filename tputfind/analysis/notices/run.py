@@ -114,8 +114,7 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
     nothing_passed = bool(rows) and all(row.failure is not None for row in rows)
     if spec.budget_s is None or record.finished is None or nothing_passed:
         return
-    ran: tuple[Trial | Row, ...] = (*record.trials, *rows)
-    passed = max((each.batch_size for each in ran if each.failure is None), default=0)
+    passed = max((each.batch_size for each in record.attempts if each.failure is None), default=0)
     edge, in_time = record.edge, record.wall_s < _NEARLY_OVER * spec.budget_s
     timed_out = edge is not None and edge.limited_by == "timeout" and in_time
     searched = (edge is not None and edge.closed) or timed_out or spec.batch_sizes is not None
