@@ -29,7 +29,7 @@ _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
     "fail_slower": ("fail_slower", options.share),
 }
 _OF_A_RUN: Final = ("quiet", "trust_model_file")
-"""Options that say nothing about what is measured; with records, they do nothing."""
+"""Options that do not change the measurement; a comparison of records accepts them, too."""
 
 
 def main(given: Given, *, show_traceback: bool) -> int:

@@ -247,9 +247,9 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """A progress message of a process that times batches.
 
     It reports the finished ``row`` of a batch, and before that the same row ``unchecked``, since the checks may end the
-    process; or that the throughput window of the next batch ``begins`` or has
-    ``ended``; or the finished ``trial`` before the timing. A process that ``meets`` those of other devices goes on
-    working, untimed, until its gate lets it go. ``at_s`` is the time of the message, by the host's monotonic clock.
+    process; or that the throughput window of the next batch ``begins`` or has ``ended``; or the finished ``trial``
+    before the timing. A process that ``meets`` those of other devices goes on working, untimed, until its gate lets it
+    go. ``at_s`` is the time of the message, by the host's monotonic clock.
     """
 
     row: Row | None = None

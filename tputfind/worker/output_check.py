@@ -341,7 +341,7 @@ def _copy_values(tensor: torch.Tensor) -> _Sample:
 
 
 def _are_fine(output: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return which places along an axis hold finite values, or minus infinity beside them, as masks write it.
+    """Return which places along an axis hold finite values, or minus infinity among them, as masks write it.
 
     In fp16 minus infinity may also be an overflow.
     """

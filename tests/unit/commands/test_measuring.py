@@ -1,4 +1,4 @@
-"""Commands that measure, with a result in place of the measurement: signals, what is written, exit codes."""
+"""Commands that measure, with a result in place of the measurement: signals, files, exit codes."""
 
 import contextlib
 import importlib

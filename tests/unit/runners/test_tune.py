@@ -1,4 +1,4 @@
-"""What ``tune`` refuses before the race, and the batch sizes among which it chooses."""
+"""Requests that ``tune`` refuses before the race, and the batch sizes among which it chooses."""
 
 import pytest
 

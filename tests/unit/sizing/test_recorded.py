@@ -1,4 +1,4 @@
-"""Plans for recorded requests: what pilots of long logs cost, and what they may decide."""
+"""Plans for recorded requests: the cost of pilots of long logs, and their verdicts."""
 
 import numpy as np
 from support.folders import ROOT

@@ -1,4 +1,4 @@
-"""What a model that fails at its smallest batch needs."""
+"""The advice for a model that fails at its smallest batch."""
 
 import pytest
 
