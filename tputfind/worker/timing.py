@@ -100,7 +100,8 @@ def time_windows(
     """Time the throughput window, then the latency window.
 
     On a device without events, a call returns when its work is done. One window then gives both, since each of its
-    spans is a latency. ``stopwatch`` has marks for ``MOST_MARKED`` batches. ``load`` is the history of the process.
+    spans is a latency. If every latency is due, the throughput window takes at most half of the seconds. ``stopwatch``
+    has marks for ``MOST_MARKED`` batches. ``load`` is the history of the process.
     """
     work = work.holding()
     gc.collect()
@@ -111,7 +112,8 @@ def time_windows(
         load.leave(slowed=window.slowed)
         latency_ms = [max(span_ms, LEAST_SPAN_MS) for span_ms in window.device_ms]
         return Windows(window, latency_ms, [], one=True, output=work.held())
-    window = time_throughput(device, work, stopwatch, plan, listener, load=load)
+    half = replace(plan, max_seconds=plan.max_seconds / 2) if plan.every_latency else plan
+    window = time_throughput(device, work, stopwatch, half, listener, load=load)
     singles = window.singles
     one = bool(singles.synchronised_ms) and not plan.every_latency
     if not one:

@@ -292,3 +292,11 @@ def test_loading_and_warm_up_do_not_shorten_the_latency_window(monkeypatch):
     found, _ = timed_on(monkeypatch, step, plan, single=lambda: time.sleep(0.01), events=True)
 
     assert len(found.latency_ms) == 40
+
+
+def test_batches_that_exceed_the_seconds_leave_half_of_them_to_latencies(monkeypatch):
+    plan = replace(plan_of(batches=100, window_s=0.0, latency_batches=100, every_latency=True), max_seconds=0.8)
+    found, _ = timed_on(monkeypatch, SHORT.step, plan, single=SHORT.step, events=True)
+
+    assert 5 <= len(found.throughput.device_ms) < 50
+    assert 20 <= len(found.latency_ms) < 100
