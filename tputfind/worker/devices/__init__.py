@@ -7,12 +7,10 @@ from tputfind.processes.cores import device_cores
 from tputfind.processes.failures import Circumstances, Passed, exception_failure
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
-from tputfind.worker.devices.accelerator import Accelerator, count_here, kind_here
+from tputfind.worker.devices.accelerator import HINT, Accelerator, count_here, kind_here
 from tputfind.worker.devices.cpu import Cpu
 from tputfind.worker.devices.cuda import Cuda
 from tputfind.worker.devices.protocol import Device
-
-_HINT = "tputfind devices lists what is here"
 
 
 def open_device(name: str, can: Capabilities | None = None) -> Device:
@@ -41,13 +39,13 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
     index = int(number or 0)
     wanted = kind_here() if kind == "accelerator" else kind
     if wanted is None:
-        raise NoSuchDevice(f"there is no {name} here: torch {torch.__version__} finds none", _HINT)
+        raise NoSuchDevice(f"there is no {name} here: torch {torch.__version__} finds none", HINT)
     count = (torch.cuda.device_count() if torch.cuda.is_available() else 0) if wanted == "cuda" else count_here(wanted)
     if not count:
-        raise NoSuchDevice(f"there is no {name} here: {_why_no(wanted)}", _HINT)
+        raise NoSuchDevice(f"there is no {name} here: {_why_no(wanted)}", HINT)
     if index >= count:
         told = f"torch sees {count} {wanted.upper()} device(s), counted from 0"
-        raise NoSuchDevice(f"there is no {name} here: {told}", _HINT)
+        raise NoSuchDevice(f"there is no {name} here: {told}", HINT)
     return Cuda(index) if kind == "cuda" else Accelerator(wanted, index, can)
 
 

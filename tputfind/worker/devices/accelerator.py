@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.processes.failures import said
 from tputfind.record.environment import Capabilities, ClockTest, Environment
 from tputfind.record.types import AUTOCAST, CONVERTED
 from tputfind.units import format_bytes
@@ -89,7 +90,7 @@ MODULES: Final = {"hpu": "habana_frameworks.torch"}
 SHORT_BYTES: Final = 256 * 2**20
 _NVIDIA: Final = {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on NVIDIA GPUs"}
 _HALVES: Final = {name: getattr(torch, half) for name, half in (CONVERTED | AUTOCAST).items()}
-_HINT: Final = "tputfind devices lists what is here"
+HINT: Final = "tputfind devices lists what is here"
 
 
 def kind_here() -> str | None:
@@ -118,16 +119,16 @@ def _import_kind(kind: str) -> None:
         importlib.import_module(package)
     except ModuleNotFoundError as error:
         if error.name is None or not package.startswith(error.name):
-            raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {error}", _HINT) from None
+            raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {error}", HINT) from None
         raise NoSuchDevice(
             f"there is no {kind} here: {package} is not installed",
             f"install {package.partition('.')[0]}, made for torch {torch.__version__.partition('+')[0]}",
         ) from None
     except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
         said = (f"{error}".strip().splitlines() or [type(error).__name__])[0]
-        raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {said}", _HINT) from None
+        raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {said}", HINT) from None
     if not hasattr(torch, kind):
-        raise NoSuchDevice(f"there is no {kind} here: {package} adds no such device to torch", _HINT)
+        raise NoSuchDevice(f"there is no {kind} here: {package} adds no such device to torch", HINT)
 
 
 class Accelerator(Device):
@@ -168,8 +169,7 @@ class Accelerator(Device):
             try:
                 found = self_test(self)
             except RuntimeError as error:
-                said = (f"{error}".strip().splitlines() or [type(error).__name__])[0]
-                raise NoSuchDevice(f"{self.torch_device} does not run the self-test: {said}", _HINT) from None
+                raise NoSuchDevice(f"{self.torch_device} does not run the self-test: {said(error)}", HINT) from None
         if not found.waits:
             raise NoSuchDevice(
                 f"{self.torch_device} cannot be timed: {found.test.findings[0]}", "see whether its driver has an update"

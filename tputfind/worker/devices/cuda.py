@@ -6,11 +6,12 @@ from typing import Any, Final, cast
 
 import torch
 
-from tputfind.errors import BadRequest
+from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.processes.failures import said
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
 from tputfind.worker.devices import cuda_allocator
-from tputfind.worker.devices.accelerator import SHORT_BYTES, Accelerator, Events, left_for_allocator
+from tputfind.worker.devices.accelerator import HINT, SHORT_BYTES, Accelerator, Events, left_for_allocator
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
 
@@ -42,7 +43,15 @@ class Cuda(Accelerator):
         self._recorder: cuda_allocator.Recorder | None = None
 
     def test_clocks(self) -> None:
-        """Do nothing: CUDA events were tested against kernels of known duration (tests/gpu/test_timing.py)."""
+        """Open the device; CUDA events were tested against kernels of known duration (tests/gpu/test_timing.py).
+
+        Raises:
+            NoSuchDevice: the device is counted, but does not open: it is hidden, or exclusive to another process.
+        """
+        try:
+            self.synchronize()
+        except RuntimeError as error:
+            raise NoSuchDevice(f"{self.torch_device} does not open: {said(error)}", HINT) from None
 
     def environment(self) -> Environment:
         properties = torch.cuda.get_device_properties(self._index)
