@@ -83,7 +83,9 @@ def test_the_row_after_a_trial_takes_the_memory_that_the_trial_took(tmp_path):
     record = edge_of(tmp_path, "resnet18", "--dtype", "fp16", "--max-batch", "256", "--search", "bisect")
 
     trials = {trial.batch_size: trial.peak_allocated_bytes for trial in record.trials}
-    for row in record.rows:
+    both = [row for row in record.rows if row.batch_size in trials]
+    assert len(both) >= 3
+    for row in both:
         assert row.peak_allocated_bytes == pytest.approx(trials[row.batch_size], rel=0.01)
 
 
