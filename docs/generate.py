@@ -151,7 +151,7 @@ OTHER_FILES: Final = {
     "comparisons": {
         "recipe old_batch new_batch old_per_s new_per_s old_share new_share ratio low high verdict "
         "host_bound lost reason": (
-            "batch sizes, throughputs, their half-widths as fractions of them; NEW over OLD, its 95 % interval, and "
+            "batch sizes, throughputs, their half-widths as fractions of them; NEW over OLD, its interval, and "
             "the verdict; whether Python limits one, and NEW does not run; a remark"
         ),
     },

@@ -15,6 +15,8 @@ from tputfind.stats import CONFIDENCE, MOST_HALF, NORMAL_IQR, Interval, t_quanti
 
 LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
 """Numbers of rounds after which the verdict is tested."""
+VERDICT_CONFIDENCE: Final = 0.99
+"""The confidence of a verdict on two variants: at most 1 of 100 pairs of equal ones is called faster or slower."""
 FEWEST_ROUNDS: Final = 3
 """Fewer rounds do not show their variation."""
 _FEWEST_BLOCKS: Final = 8
@@ -130,9 +132,10 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         A round is one observation: the median, over its blocks, of the logarithm of the ratio of two throughputs
         measured within a block. Disturbances common to both cancel (Bulej et al., "Duet Benchmarking", ICPE 2020). Each
         round has fresh processes, because processes of one program vary more than their own windows show (Kalibera and
-        Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013). The interval is Student's t over rounds, at a
-        level that holds for all ``comparisons`` together and for every test in ``LOOKS``, or after every round of a
-        race (Bonferroni), so that stopping at the first certain verdict does not raise the error rate.
+        Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013). The interval is Student's t over rounds. It has a
+        confidence of ``VERDICT_CONFIDENCE``, or 95 % with ``scatter``, for all ``comparisons`` together and for every
+        test in ``LOOKS``, or after every round of a race (Bonferroni): stopping at the first certain verdict does not
+        raise the error rate.
 
         Args:
             variant: the variant in the numerator.
@@ -145,7 +148,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         ratios = [_log_ratios(one, variant, to) for one in self.rounds]
         values = list(map(median, ratios))
         tests = len(LOOKS) if scatter is None else LOOKS[-1]
-        level = 1 - (1 - CONFIDENCE) / tests / comparisons
+        confidence = VERDICT_CONFIDENCE if scatter is None else CONFIDENCE
+        level = 1 - (1 - confidence) / tests / comparisons
         if scatter is not None and scatter.freedom and count:
             error = t_quantile(scatter.freedom, level) * scatter.deviation
         elif count >= FEWEST_ROUNDS:

@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis.compare import Comparison, Judgement, Verdict
+from tputfind.analysis.turns import VERDICT_CONFIDENCE
 from tputfind.record.identity import name_of
 from tputfind.report.document import (
     Answers,
@@ -21,6 +22,7 @@ from tputfind.report.document import (
     table,
     whole,
 )
+from tputfind.stats import CONFIDENCE
 from tputfind.units import format_about, format_estimate
 
 _WORDS: Final[dict[Verdict, str]] = {
@@ -112,7 +114,9 @@ def _remarks_of(row: Judgement) -> list[str]:
 def _table(comparison: Comparison) -> Table:
     """Return a row for each common batch size; remarks are listed once and referred to by number."""
     remarks = list(dict.fromkeys(remark for row in comparison.rows for remark in _remarks_of(row)))
-    columns = [*map(Column, ("batch", "OLD /s", "NEW /s", "ratio", "95 %")), Column("verdict", "text")]
+    confidence = VERDICT_CONFIDENCE if comparison.turns else CONFIDENCE
+    names = ("batch", "OLD /s", "NEW /s", "ratio", f"{100 * confidence:.0f} %")
+    columns = [*map(Column, names), Column("verdict", "text")]
     columns += [Column("notes", "text")] if remarks else []
     rows = []
     for row in comparison.rows:
