@@ -183,7 +183,7 @@ def runs_near_loops() -> Figures:
 
 
 def host_bound_coverage() -> Figures:
-    """Return the fewest and most of 20 intervals that hold the loops' mean, over models at batch 1 and 32."""
+    """Return the fewest and most of 5 intervals that hold the loops' mean, over models at batch 1 and 32."""
     covered = table(AGREEMENT).query("batch_size < 256").intervals_that_cover
     return f"{covered.min()}", f"{covered.max()}"
 
@@ -226,7 +226,7 @@ TIMING = (
     Claim(
         "Throughput agrees with plain loops within 0.5 % at batch 256 (three models)",
         "{} of {} runs",
-        "python benchmarks/agreement.py --runs 20",
+        "python benchmarks/agreement.py --runs 5",
         H200,
         (AGREEMENT,),
         runs_near_loops,
@@ -234,12 +234,12 @@ TIMING = (
     ),
     Claim(
         "Host-bound rows (batch 1 and 32) differ between processes: intervals that hold the loops' mean",
-        "{} to {} of 20",
-        "python benchmarks/agreement.py --runs 20",
+        "{} to {} of 5",
+        "python benchmarks/agreement.py --runs 5",
         H200,
         (AGREEMENT,),
         host_bound_coverage,
-        ("{} to {} of 20 intervals hold the mean of plain loops",),
+        ("{} to {} of 5 intervals hold the mean of plain loops",),
     ),
     Claim(
         "Simulated 95 % intervals hold the true throughput",
@@ -753,9 +753,8 @@ COMPARISON = (
 SERVERS: Final = (
     "nvidia-h200/serving/mosec-vit_l_16-fp32.csv",
     "nvidia-h200/serving/litserve-vit_l_16-fp32.csv",
-    "nvidia-h200-x2/serving/mosec.csv",
 )
-FLEETS: Final = ("nvidia-h200/serving/fleet-mosec-vit_l_16-fp32.csv", "nvidia-h200-x2/serving/fleet-mosec.csv")
+FLEETS: Final = ("nvidia-h200-x2/serving/fleet-mosec.csv",)
 
 
 def error_of_p99() -> Figures:
@@ -782,7 +781,7 @@ SIZING = (
         "The predicted p99 of real servers (mosec, LitServe; ViT-L/16) at 70 to 95 % utilization",
         "off by at most {} %",
         "python benchmarks/serve.py",
-        "H200, and another host's H200",
+        H200,
         SERVERS,
         error_of_p99,
         ("the predicted p99 is off by at most {} %",),

@@ -195,7 +195,7 @@ def test_figures_without_an_overhead_say_so_with_the_presets():
     (notice,) = told(record((1, 1000)), overhead=0)
 
     assert notice.kind == "no_overhead"
-    assert notice.seen.endswith("such as 0.47 ms a batch and 0.046 to 0.15 ms a request")
+    assert notice.seen.endswith("such as 0.52 ms a batch and 0.042 to 0.14 ms a request")
     assert notice.advice == "give --overhead or --observed"
 
 

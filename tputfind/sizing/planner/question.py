@@ -38,8 +38,8 @@ HIGHEST_RATE: Final = 1e12
 """Requests per second; the lowest rate is one request in thirty years."""
 _SHORTEST_DELAY_MS: Final = 1e-3
 PRESETS: Final[dict[str, Overheads]] = {
-    "mosec": Overheads(0.465, 0.0457),
-    "litserve": Overheads(0.582, 0.155, 0.391),
+    "mosec": Overheads(0.522, 0.0419, 0.00935),
+    "litserve": Overheads(0.655, 0.136, 0.316),
 }
 """Overheads of servers, measured with ViT-L/16 on an H200 (``results/nvidia-h200/serving``)."""
 Solved = Literal["devices", "rate", "slo", "nothing"]
