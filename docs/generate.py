@@ -23,7 +23,7 @@ _OPTIONS: Final = """\
 # Options
 
 `python docs/generate.py` writes this page. `tputfind --help` shows the first options and all commands,
-`tputfind COMMAND --help` those of one command. Options come before or after a model.
+`tputfind COMMAND --help` those of one command. Options come before or after a model; `--ray` without an address comes after.
 
 | value | form |
 |---|---|
@@ -146,6 +146,18 @@ OTHER_FILES: Final = {
         "weights_gib gradients_gib optimizer_gib activations_gib overhead_gib": (
             "the device's memory, the largest batch, and its error either way; the device and batch sizes of the "
             "trials; the memory of the largest batch at its peak"
+        ),
+    },
+    "races": {
+        "recipe outcome against ratio low high seconds reason of_winner": (
+            "the variant, and what became of it; the leader that it was timed with, the ratio to it and its interval; the "
+            "seconds that it took; why it failed or was not tried; its throughput over the winner's"
+        ),
+    },
+    "timings of `clocks`": {
+        "way condition stage mean_ms median_ms std_ms timings": (
+            "how a batch was timed, under which condition or of which stage; mean, median and standard deviation; "
+            "number of timings"
         ),
     },
     "comparisons": {
