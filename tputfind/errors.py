@@ -75,7 +75,9 @@ class NothingFits(TputfindError, exit_code=4):
 
 
 class ModelFailed(TputfindError, exit_code=5):
-    """Raised when the model itself fails; carries its traceback."""
+    """Raised when the model itself fails; carries its traceback, and the kind of its failure."""
+
+    kind = "error"
 
 
 class NoPlan(TputfindError, exit_code=6):

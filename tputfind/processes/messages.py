@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 import msgspec
 
-from tputfind.errors import BY_NAME, TputfindError
+from tputfind.errors import BY_NAME, ModelFailed, TputfindError
 from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Asked, Loop
 from tputfind.record.environment import Capabilities, Environment
@@ -277,19 +277,25 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The TputfindError of a child or of a cluster node: its class name and its texts."""
+    """The TputfindError of a child or of a cluster node: its class, its texts, and the kind of a model's failure."""
 
     error: str
+    kind: str = ""
     message: str
     hint: str
     traceback: str
 
     @classmethod
     def of(cls, error: TputfindError) -> Self:
-        return cls(error=type(error).__name__, message=error.message, hint=error.hint, traceback=error.traceback)
+        kind = error.kind if isinstance(error, ModelFailed) else ""
+        name = type(error).__name__
+        return cls(error=name, kind=kind, message=error.message, hint=error.hint, traceback=error.traceback)
 
     def make_error(self) -> TputfindError:
-        return BY_NAME.get(self.error, TputfindError)(self.message, self.hint, self.traceback)
+        error = BY_NAME.get(self.error, TputfindError)(self.message, self.hint, self.traceback)
+        if isinstance(error, ModelFailed):
+            error.kind = self.kind or error.kind
+        return error
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

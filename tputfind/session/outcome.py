@@ -1,6 +1,6 @@
 """The outcome of a trial or of a whole run: why a batch does not fit, and the error or the failed row of a run."""
 
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -131,11 +131,11 @@ def failed_record(record: Record, error: TputfindError, kind: FailureKind | None
     """Return the record with one failed row that holds the error, so that lists show it too.
 
     If the error says nothing about the model, the record has no row and can be resumed. ``kind`` defaults to the
-    kind of the error's type.
+    kind of the error, or of its type.
     """
     if kind is None and isinstance(error, _NOT_OF_THE_MODEL):
         return msgspec.structs.replace(record, notices=notices.of(record))
-    kind = kind or _KINDS.get(type(error), "error")
+    kind = kind or _KINDS.get(type(error)) or cast("FailureKind", getattr(error, "kind", "error"))
     row = Row(
         batch_size=record.spec.smallest_batch,
         failure=Failure(kind=kind, message=error.message, traceback=error.traceback),
@@ -169,9 +169,11 @@ def no_answer(spec: Spec, batch_size: int, failure: Failure, *, smallest: bool =
     if failure.kind == "error" and shape is not None and spec.source == "torchvision":
         why = f"{spec.model} does not take an input of that size: {failure.message}"
         return BadRequest(why, axis or "leave the size out")
-    return ModelFailed(
+    failed = ModelFailed(
         f"{spec.model} fails at batch {batch_size}: {failure.message}", axis or advice, failure.traceback
     )
+    failed.kind = "error" if failure.kind == "kernel_limit" else failure.kind  # the smallest batch has no such limit
+    return failed
 
 
 def _batch_axis_in(spec: Spec) -> str:

@@ -17,7 +17,7 @@ from tputfind.errors import (
     OutOfTime,
 )
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Row, Trial
-from tputfind.record.spec import read_spec
+from tputfind.record.spec import Spec, read_spec
 from tputfind.session.outcome import (
     LIMITS,
     check_batch_size_counts,
@@ -104,6 +104,8 @@ def test_run_without_a_passed_row_has_the_error_of_its_first():
         (NothingFits("it is gone"), None, "out_of_memory"),
         (BadRequest("it is gone"), None, "error"),
         (NothingFits("it is gone"), "died", "died"),
+        (no_answer(Spec(model="resnet18"), 4, Failure(kind="died", message="it is gone")), None, "died"),
+        (no_answer(Spec(model="resnet18"), 4, Failure(kind="kernel_limit", message="it is gone")), None, "error"),
     ],
 )
 def test_record_of_a_run_that_failed_has_one_row_with_the_error(error, given, kind):
@@ -111,7 +113,7 @@ def test_record_of_a_run_that_failed_has_one_row_with_the_error(error, given, ki
 
     failed = failed_record(record, error, given)
 
-    failure = Failure(kind=kind, message="it is gone", traceback=error.traceback)
+    failure = Failure(kind=kind, message=error.message, traceback=error.traceback)
     assert failed.rows == (Row(batch_size=4, failure=failure),)
     assert failed.finished is not None
     assert {size for notice in failed.notices for size in notice.batch_sizes} <= {4}  # none of rows before
