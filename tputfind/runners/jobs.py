@@ -284,11 +284,8 @@ class Jobs:
             self._sleep(_POLL_S / 5)
             self._hear()
         for number, state in self._open.items():
-            if state.record is not None:
-                try:
-                    record = self._check_record(number, state.record, state)
-                except BadRecord:
-                    continue
+            record = self._partial_record(number, state)
+            if record is not None:
                 yield Came(number, record, whole=True, ended_by=interruption)
 
     def _came(self, end: End, state: _State) -> Came:
@@ -336,9 +333,25 @@ class Jobs:
             notices=(*record.notices, *caveats[len(record.caveats) :]),
         )
 
+    def _partial_record(self, number: int, state: _State) -> Record | None:
+        """Return the latest record of an open job; None if its node sent none that is valid."""
+        if state.record is None:
+            return None
+        try:
+            return self._check_record(number, state.record, state)
+        except BadRecord:
+            return None
+
     def _failed_result(self, number: int, state: _State, error: TputfindError, kind: FailureKind | None = None) -> Came:
-        """Return a failed result: its record has one failed row, or no row if it is the only job."""
+        """Return a failed result with the rows that the node has sent.
+
+        Without any, the record has one failed row, or no row if it is the only job.
+        """
         job = self._jobs[number]
+        self._say(self._subject(number, state), f"has failed: {error.message}")
+        partial = self._partial_record(number, state)
+        if partial is not None and partial.rows:
+            return Came(number, partial, whole=True, ended_by=error)
         address = state.starts[-1] if state.starts else ""
         record = Record(
             tputfind=__version__,
@@ -349,7 +362,6 @@ class Jobs:
             input_shape="",
             caveats=tuple(ran_again(state.starts)),
         )
-        self._say(self._subject(number, state), f"has failed: {error.message}")
         record = failed_record(record, error, kind) if self._total > 1 else record
         return Came(number, record, whole=False, ended_by=error)
 

@@ -19,7 +19,7 @@ from tputfind.runners.sweep import Job, sweep
 from tputfind.version import __version__
 
 _RECORD_EVERY_S: Final = 5.0
-"""Seconds between two states of an unfinished record, which are used only if the run is interrupted."""
+"""Seconds between two states of an unfinished record, which are used if the run is interrupted or the node is lost."""
 ALIVE_S: Final = 10.0
 """Seconds between two messages of a job that has nothing else to report."""
 

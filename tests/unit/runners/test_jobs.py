@@ -95,6 +95,31 @@ def test_each_job_on_lost_node_is_not_run_elsewhere():
     assert other.ended_by is None
 
 
+def test_lost_node_leaves_the_rows_that_it_has_sent():
+    there = [node(1), node(2)]
+
+    class Telling(SimulatedCluster):
+        def words(self):
+            words = list(super().words())
+            if 1 in self._asked:
+                request = msgspec.json.decode(self._asked[1][1], type=jobs.Request)
+                record = msgspec.structs.replace(record_of(request, there[1]), finished=None)
+                words.append(
+                    msgspec.json.encode(
+                        Word(number=1, node=there[1].id, record=msgspec.Raw(msgspec.json.encode(record)))
+                    )
+                )
+            return words
+
+    came = follow(some_jobs(there, 1, "each"), Telling(there, lambda *_: 100.0, {there[1].id: 60.0}))
+
+    lost = next(each for each in came if each.number == 1)
+    assert isinstance(lost.ended_by, NoSuchDevice)
+    assert lost.whole
+    assert lost.record.finished is None
+    assert all(one.failure is None for one in lost.record.rows)
+
+
 def test_jobs_that_no_node_is_left_for_are_given_up():
     there = [node(1)]
     came = follow(some_jobs(there, 3), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 150.0}))
