@@ -215,7 +215,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         WORK,
         Option(
             WHAT,
-            "describe an input of your own model, such as ids:int64:Bx128:30000 (B is the batch size, integers are below 30000); repeat for each",
+            "describe an input of your own model, such as ids:int64:Bx128:30000 (B is the batch size, integers are "
+            "below 30000); repeat for each",
             "NAME:DTYPE:SHAPE",
             _inputs,
             name="input",
