@@ -154,6 +154,10 @@ class Children:
         """Kill the child that is still at work this many seconds from now; None sets no limit."""
         self._deadline_s = None if seconds is None else time.monotonic() + seconds
 
+    def seconds_left(self) -> float:
+        """Return the seconds until a child at work would be killed; infinite without a limit."""
+        return math.inf if self._deadline_s is None else self._deadline_s - time.monotonic()
+
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the thread that asks, now or at its next question. Another thread may call it."""
         self._interrupting.send_bytes(b"")

@@ -16,6 +16,8 @@ MOST_GROWTH: Final = 16
 """Maximum ratio of a trial's batch size to the largest that passed: the model's behaviour further away is unknown."""
 _BLIND_GROWTH: Final = 4
 """The same ratio without a forecast."""
+_LEAST_GROWTH: Final = 2
+"""Minimum of that ratio, as long as none failed, if a larger batch is not worth a trial."""
 _SET_BACK: Final = 0.02
 """Relative step below a batch that failed against the forecast; it doubles with each further failure."""
 _TRUSTED: Final = 2
@@ -74,8 +76,8 @@ def find_edge(
     divide a number.
 
     If the batch above is too slow, the search ends within 5 % below it, since step times vary by as much. If that batch
-    timed out, the search ends within a third. If there is no limit in sight, it ends before a batch that is not
-    ``worth`` a trial, and the edge is not closed.
+    timed out, the search ends within a third. If there is no limit in sight, a batch that is not ``worth`` a trial is
+    halved; if not even twice the largest that passed is worth one, the search ends, and the edge is not closed.
 
     No batch gets the same question twice. For an edge e >= 1 that both questions agree on, ``ask`` is called at most 2
     ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the answers
@@ -96,9 +98,12 @@ def find_edge(
     search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity, index_limits)
     ended_early = False
     while (unit := search.next(linear=linear)) is not None:
-        if worth is not None and search.passes and not search.has_limit and not worth(unit * granularity):
-            ended_early = True
-            break
+        if worth is not None and search.passes and not search.has_limit:
+            while not (is_worth := worth(unit * granularity)) and unit >= 2 * _LEAST_GROWTH * search.passes:
+                unit //= 2
+            if not is_worth:
+                ended_early = True
+                break
         search.learn(unit, ask(unit * granularity))
     proven = 0
     while (goes_on := search.open and not (ended_early and not search.has_limit)) or search.passes != proven:

@@ -23,7 +23,7 @@ from tputfind.session.barrier import Barrier
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, check_batch_size_counts, judge_output, no_answer, obstacle
 from tputfind.session.progress import Progress
-from tputfind.session.trials import TrialRunner, expected_s, is_other_memory_equal
+from tputfind.session.trials import UNSTEADY_ATTEMPTS, TrialRunner, expected_s, is_other_memory_equal
 
 _LONGER_STEPS: Final = 20
 """Steps of a longer trial: a batch that fits for the three steps of a trial may fail in a fourth, whose memory blocks
@@ -135,7 +135,8 @@ class Session:
             return None
         answers = expectations.answers(self.record, limit_bytes, self.runner.memory_of_others_bytes())
         timed = {row.batch_size: None if row.failure is None else LIMITS[row.failure.kind] for row in self.record.rows}
-        found = bracket({**answers, **timed}, spec.granularity)
+        both = {size: answers.get(size) or timed.get(size) for size in {*answers, *timed}}  # it fits if it passed both
+        found = bracket(both, spec.granularity)
         if found is None:
             return None
         cap = (spec.max_batch or LARGEST_BATCH) // spec.granularity * spec.granularity
@@ -241,7 +242,7 @@ class Session:
             return True
         seconds = expected_s(batch_size, trials) or 0.0
         taken_s = 0.0 if self._spec.search == "linear" else sum(trial.seconds for trial in trials)
-        left_s = _LONGEST_SEARCH_S - taken_s
+        left_s = min(_LONGEST_SEARCH_S - taken_s, self.runner.seconds_left())
         return seconds <= min(left_s, _LONGEST_SEARCH_S / 2)
 
     def edge_if_expandable(self) -> int | None:
@@ -296,13 +297,19 @@ class Session:
         return self.try_batch(batch_size, steps=TRIAL_STEPS + self._spec.soak)
 
     def time_alone(self, batch_size: int) -> LimitedBy | None:
-        """Return why a batch fails when it is timed, from the record or a fresh process; None if it passes."""
+        """Return why a batch fails when it is timed, from the record or a fresh process; None if it passes.
+
+        As with trials, it is timed again if it failed while other processes took or freed memory.
+        """
         row = self.row(batch_size)
-        if row is not None and not self._has_same_memory_use(row):
-            self.update(rows=tuple(other for other in self.record.rows if other is not row))
-        self.time_once([batch_size])
-        row = self.row(batch_size)
-        assert row is not None
+        for _ in range(UNSTEADY_ATTEMPTS):
+            if row is not None and not self._has_same_memory_use(row):
+                self.update(rows=tuple(other for other in self.record.rows if other is not row))
+            self.time_once([batch_size])
+            row = self.row(batch_size)
+            assert row is not None
+            if row.failure is None:
+                break
         return None if row.failure is None else LIMITS[row.failure.kind]
 
     def _time_together(self, batch_sizes: Sequence[int], number: int, later: Sequence[int]) -> int:
@@ -434,7 +441,13 @@ class Session:
         self._spec = self.runner.spec = msgspec.structs.replace(self._spec, **found.settings)
         self._diagnosed.clear()
         caveats = (*self.record.caveats, *found.caveats)
-        self.update(spec=self._spec, caveats=caveats, trials=(), rows=())
+        step = self._spec.granularity if found.settings.keys() == {"granularity"} else None
+        trials, rows, singles = (
+            tuple(one for one in taken if step is not None and one.batch_size % step == 0)  # multiples run as before
+            for taken in (self.record.trials, self.record.rows, self.record.single_rows)
+        )
+        kept = {"trials": trials, "rows": rows, "single_rows": singles}
+        self.update(spec=self._spec, caveats=caveats, edge=None, safe=None, **kept)
         raise RunsOtherwise("; ".join(notice.seen for notice in found.caveats))
 
 

@@ -73,6 +73,10 @@ class TrialRunner:
         fields = {"parallel": None, "gpus": gpus, "device": device, "memory_limit_bytes": limit_bytes}
         return TrialRunner(self._children, msgspec.structs.replace(self.spec, **fields), self._environment)
 
+    def seconds_left(self) -> float:
+        """Return the seconds until ``--budget`` ends a trial; infinite without a budget."""
+        return self._children.seconds_left()
+
     def memory_of_others_bytes(self) -> int | None:
         """Return the bytes of device memory that other processes hold now, between two of ours; None if unknown.
 

@@ -325,6 +325,23 @@ def test_unlimited_search_ends_before_a_trial_not_worth_its_time():
     assert prove.asked == [3904]
 
 
+def test_forecast_batch_not_worth_its_time_is_halved():
+    ask = Oracle(NO_CAP)
+
+    found = find_edge(
+        ask,
+        Oracle(NO_CAP),
+        granularity=1,
+        max_batch=NO_CAP,
+        first=61,
+        forecast=lambda *_: NO_CAP,
+        worth=lambda batch_size: batch_size < 2000,
+    )
+
+    assert found == Edge(largest_batch=1952, limited_by="timeout", closed=False)
+    assert ask.asked == [61, 976, 1952]
+
+
 @pytest.mark.parametrize("proven", [0, 1, 60, 975, 976, 3903])
 def test_search_ended_by_worth_goes_on_below_batch_that_fails_full_run(proven):
     prove = Oracle(proven, "died")

@@ -1,3 +1,5 @@
+from math import inf
+
 import pytest
 from msgspec.structs import replace
 from support.records import can_of, example, row
@@ -10,7 +12,7 @@ from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, Row, Trial
 from tputfind.session import run, stopping
 from tputfind.session.progress import Silent
-from tputfind.session.session import Session
+from tputfind.session.session import RunsOtherwise, Session
 
 SEARCHED = SEARCHES["densenet121 fp32 24GiB"]
 SMALLER, LARGER = 1311, 1903
@@ -35,6 +37,9 @@ class Oracle:
 
     def memory_of_others_bytes(self):
         return 0
+
+    def seconds_left(self):
+        return inf
 
     def diagnose(self, batch_size, failure):
         return Diagnosis()  # the model fails
@@ -325,6 +330,54 @@ def test_edge_so_far_counts_passed_and_failed_rows():
     assert (found.largest_batch, found.fails_at, found.limited_by) == (24, 32, "memory")
 
 
+def test_batch_that_passes_its_row_and_fails_its_soak_does_not_fit():
+    trials = (
+        *(Trial(batch_size=size) for size in (30, 32)),
+        Trial(batch_size=33, failure=OUT_OF_MEMORY),
+        Trial(batch_size=32, steps=TRIAL_STEPS + 50, failure=OUT_OF_MEMORY),
+    )
+    session, _ = session_of(*trials, rows=(row(30, 5.0), row(32, 5.0)), soak=50)
+
+    found = session.edge_so_far()
+
+    assert (found.largest_batch, found.fails_at, found.closed) == (30, 32, False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "trials", "rows"),
+    [
+        ({"granularity": 2}, [60, 62], [4, 60]),
+        ({"grad_mode": "no_grad"}, [], []),
+        ({"granularity": 2, "grad_mode": "no_grad"}, [], []),
+    ],
+)
+def test_found_granularity_keeps_the_batches_that_are_its_multiples(settings, trials, rows):
+    taken = Trial(batch_size=60), Trial(batch_size=61), Trial(batch_size=62, failure=OUT_OF_MEMORY)
+    session, oracle = session_of(*taken, rows=(row(4, 5.0), row(60, 5.0)))
+    session.update(edge=Edge(largest_batch=61, limited_by="memory", fails_at=62))
+    oracle.try_batch = lambda *_, **__: Trial(batch_size=1, failure=Failure(kind="error", message="more than 1 value"))
+    oracle.diagnose = lambda *_: Diagnosis(**settings)
+
+    with pytest.raises(RunsOtherwise):
+        session.try_batch(1)
+
+    found = session.record
+    assert [one.batch_size for one in found.trials] == trials
+    assert [one.batch_size for one in found.rows] == rows
+    assert found.edge is None
+
+
+def test_row_that_fails_while_others_hold_memory_is_timed_again():
+    session, oracle = session_of(Trial(batch_size=32))
+    oracle.memory_of_others_bytes = lambda: 5 * 2**30
+    failed = Row(batch_size=32, failure=OUT_OF_MEMORY, memory_of_others_bytes=0)
+    answers = iter([failed, replace(row(32, 5.0), memory_of_others_bytes=5 * 2**30)])
+    oracle.time_batches = lambda *_: (one for one in [next(answers)])
+
+    assert session.time_alone(32) is None
+    assert next(answers, None) is None
+
+
 def raise_device_in_use():
     raise DeviceInUse("other processes hold 1 GiB of the device")
 
@@ -382,6 +435,14 @@ def test_is_worth_a_trial_allows_half_of_five_minutes_or_the_rest(seconds, worth
     session, _ = session_of(*trials)
 
     assert session.is_worth_a_trial(len(seconds) + 1) == worth
+
+
+@pytest.mark.parametrize(("left_s", "worth"), [(inf, True), (21.0, True), (19.0, False)])
+def test_is_worth_a_trial_allows_what_a_budget_leaves(left_s, worth):
+    session, oracle = session_of(Trial(batch_size=61, step_ms=1000.0, seconds=11.0))
+    oracle.seconds_left = lambda: left_s
+
+    assert session.is_worth_a_trial(4 * 61) == worth
 
 
 def test_is_worth_a_trial_limits_linear_search_only_by_next_trial():
