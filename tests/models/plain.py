@@ -296,6 +296,16 @@ def mixed_ranks():
     return MixedRanks()
 
 
+def module_and_loss():
+    return nn.Linear(8, 2), nn.CrossEntropyLoss()
+
+
+def on_two_devices():
+    model = nn.DataParallel(nn.Linear(8, 2))
+    model.device_ids = [0, 1]
+    return model, small_inputs
+
+
 def inputs_and_module():
     return small_inputs, nn.Linear(8, 2)
 

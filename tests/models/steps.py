@@ -161,6 +161,38 @@ def never_steps():
     return tputfind.Step(lambda batch: layer(batch).sum(), lambda size: torch.randn(size, 8), optimizers=optimizer)
 
 
+def uses_up_a_generator():
+    layer = nn.Linear(8, 8)
+
+    def train(micro_batches):
+        for micro_batch in micro_batches:
+            layer(micro_batch).sum().backward()
+
+    return tputfind.Step(train, lambda size: (torch.randn(size, 8) for _ in range(4)))
+
+
+def takes_args(args):
+    return nn.Linear(args.width, 8)
+
+
+def pops_labels():
+    """Changes its batch, and steps its optimizer at every third call."""
+    layer, calls = nn.Linear(8, 8), []
+    optimizer = torch.optim.Adam(layer.parameters())
+
+    def train(batch):
+        labels = batch.pop("labels")
+        nn.functional.cross_entropy(layer(**batch), labels).backward()
+        calls.append(len(labels))
+        if len(calls) % 3 == 0:
+            optimizer.step()
+
+    def make(size):
+        return {"input": torch.randn(size, 8), "labels": torch.zeros(size, dtype=torch.long)}
+
+    return tputfind.Step(train, make, optimizers=optimizer)
+
+
 def data_end(batch_size):
     batches = iter(torch.randn(4, batch_size, 8))
     return lambda: next(batches) * 2

@@ -117,6 +117,14 @@ def test_optimizer_skipped_by_scaler_has_stepped_after_first_step():
     assert step._step.optimizers[0].state
 
 
+def test_step_that_changes_its_batch_gets_it_whole_until_its_optimizer_has_stepped():
+    step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:pops_labels", {})), CPU)
+
+    step.batch(4)()
+
+    assert step._step.optimizers[0].state
+
+
 class Output(NamedTuple):
     scores: torch.Tensor
     loss_of_critic: torch.Tensor
@@ -274,6 +282,9 @@ REFUSED = [
     ("steps.py:size_has_a_default", (), 2, "if it makes a step, give it the batch size as an argument without a def"),
     ("steps.py:kills_itself", (), 5, "cannot be built: killed by SIGKILL (build it by itself to see why)"),
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
+    ("steps.py:uses_up_a_generator", (), 2, "a step uses up the generator in its batch, which is empty in the next"),
+    ("steps.py:takes_args", (), 2, "takes_args(args) is called with a batch size, as one argument makes steps"),
+    ("steps.py:takes_args", ("--input-size", 8), 2, "a factory of a model takes no arguments"),
     ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
     ("steps.py:data_end", (), 5, "its training ended at step 5, by StopIteration"),

@@ -434,6 +434,7 @@ def test_a_model_that_returns_a_loss_is_trained_by_that():
     loss = torch.ones((), requires_grad=True)
 
     assert own_loss({"loss": loss, "scores": torch.ones(2, 3)}) is loss
+    assert own_loss([loss, torch.ones(2, 3)]) is loss
     assert own_loss(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
 
 

@@ -496,11 +496,12 @@ def own_step(spec: Spec) -> Spec:
         accumulates = {"--accumulate", "--effective-batch"}.intersection(refused)
         raise BadRequest(
             f"{spec.model} is a step of its own, which is run as it is: leave {', '.join(refused)} out",
-            _COUNT_STEPS if accumulates else "its own code sets the computation, the dtype and the inputs",
+            _COUNT_STEPS if accumulates else _OWN_CODE,
         )
     return msgspec.structs.replace(spec, phase="step", dtype="own", grad_mode="enabled")
 
 
+_OWN_CODE: Final = "its own code sets the dtype and the inputs; a factory of a model takes no arguments"
 _COUNT_STEPS: Final = "measure one for each number of micro-batches, and compare them"
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final
 
+import torch
 from msgspec.structs import replace
 
 from tputfind.errors import BadRequest, NoSuchDevice
@@ -44,6 +46,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         return Diagnosis()
 
     def runs_with(**changed: Any) -> bool:
+        attempt.release()  # two models may exceed the memory
         return _Attempt(replace(spec, **changed), device).error(asked.batch_size) is None
 
     if "inputs_repeated" in attempt.seen and runs_with(fresh_inputs=True):
@@ -59,15 +62,16 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         return (_find_granularity(attempt, first, asked.batch_size) if runs_alone else None) or Diagnosis()
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
-            if _Attempt(replace(spec, grad_mode=mode), device, attempt).error(asked.batch_size) is None:
+            if runs_with(grad_mode=mode):
                 name, cause = _MODES_IN_WORDS[mode], f"it fails under inference_mode: {said(first)}"
                 advice = f"deploy it under {name}"
                 notice = Notice(kind="grad_mode", seen=f"measured under {name}", cause=cause, advice=advice)
                 return Diagnosis(grad_mode=mode, caveats=(notice,))
     is_unused = spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}"
+    names = attempt.names_without_gradient(first) if is_unused else ""
     if is_unused and runs_with(find_unused_parameters=True):
-        return _unused_parameters_diagnosis(attempt.names_without_gradient(first))
-    if spec.own_code and not device.capabilities.is_cpu and runs_with(host_lengths=True):
+        return _unused_parameters_diagnosis(names)
+    if spec.phase != "step" and spec.own_code and not device.capabilities.is_cpu and runs_with(host_lengths=True):
         notice = Notice(
             kind="host_lengths",
             seen="one-dimensional integer inputs stay on the host",
@@ -78,6 +82,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     found = _find_granularity(attempt, first, asked.batch_size)
     if found is not None:
         return found
+    attempt.release()
     for changed, option, hint in _relaxed_specs(spec):
         if _Attempt(changed, device).error(asked.batch_size) is None:
             raise NoSuchDevice(f"{spec.model} cannot do {option}: {said(first)}", hint)
@@ -93,11 +98,10 @@ def diagnose(asked: Diagnose) -> Diagnosis:
 class _Attempt:
     """A model built for a spec; ``error`` runs it to see whether it fails."""
 
-    def __init__(self, spec: Spec, device: Device, built: _Attempt | None = None, *, trains: bool = False) -> None:
-        """Keep a spec and a device; reuse the model of ``built``, which has the same model, dtype and layout."""
+    def __init__(self, spec: Spec, device: Device, *, trains: bool = False) -> None:
         self.spec = spec
         self._device = device
-        self._workload: Workload | OwnStep | None = None if built is None else built._workload  # noqa: SLF001  # of this class
+        self._workload: Workload | OwnStep | None = None
         self._trains = trains
         self.seen: tuple[Sight, ...] = ()
         """The observations of the last batch."""
@@ -106,10 +110,8 @@ class _Attempt:
         """Return the exception of two steps at each of these batch sizes; None if there is none."""
         try:
             self._workload = self._workload or make_workload(self.spec, self._device.torch_device)
-            if isinstance(self._workload, Workload):
-                self._workload.grad_mode = self.spec.grad_mode
-                if self._trains:
-                    self._workload.train()
+            if isinstance(self._workload, Workload) and self._trains:
+                self._workload.train()
             with gradients(self.spec):
                 for size in batch_sizes:
                     batch = self._workload.batch(size)
@@ -124,6 +126,13 @@ class _Attempt:
         finally:
             gc.collect()
         return None
+
+    def release(self) -> None:
+        """Free the model; a further call of ``error`` builds it again."""
+        self._workload = None
+        gc.collect()
+        with suppress(AttributeError):  # a CPU keeps no free memory
+            torch.get_device_module(self._device.torch_device).empty_cache()
 
     def names_without_gradient(self, error: BaseException) -> str:
         """Return the names of parameters without gradient in DDP's error; ``some parameters`` if it has no numbers."""

@@ -34,7 +34,7 @@ from tputfind.worker.inputs import (
 from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
-from tputfind.worker.structures import drain_value, parts_of, tensors_of
+from tputfind.worker.structures import copy_containers, drain_value, parts_of, tensors_of
 from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
 from tputfind.worker.workload import AS_MANY, Workload, bytes_by_dtype, check_samples, seed_of
 
@@ -228,6 +228,7 @@ class OwnStep:
 
     def _first(self, batch: object) -> object:
         """Run the first step of a batch size, and further ones until each optimizer has stepped."""
+        kept = copy_containers(batch, of_tensors=True)  # a step may change its batch
         output = self._take(batch)
         if inspect.iscoroutine(output):
             output.close()
@@ -236,11 +237,17 @@ class OwnStep:
                 "write def instead of async def, and asyncio.run inside",
             )
         self._check_place()
+        held = (batch, *(parts_of(batch) or {}).values())
+        if any(inspect.isgenerator(part) and part.gi_frame is None for part in held):
+            raise BadRequest(
+                f"{self._spec.model}: a step uses up the generator in its batch, which is empty in the next step",
+                "return a list of its items",
+            )
         for _ in range(MOST_UNTIL_STEPPED if self._step.optimizers else MOST_SKIPPED):
             if not self._idle:
                 return output
             output = drain_value(output)
-            output = self._take(batch)
+            output = self._take(copy_containers(kept, of_tensors=True))
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
         self._idle.clear()
         if not idle or not self._step.optimizers:  # an optimizer that the step does not name may have another purpose

@@ -133,7 +133,6 @@ class Placement(NamedTuple):
             samples = narrow_to_one(samples, expanded)
             filled = samples if axis in expanded else self._fill(samples, axis, few, many)
             return filled.expand(shape)
-        learnt = samples.requires_grad and (samples.device == self.device or torch.is_grad_enabled())
         if not samples.is_contiguous():
             samples = samples.to(samples.dtype, copy=True)  # same strides as after a move to another device
         beside = samples.stride(axis)
@@ -145,7 +144,7 @@ class Placement(NamedTuple):
             for start, end, count in copies(few, many):
                 source = whole.narrow(axis, each * start, each * count)
                 whole.narrow(axis, each * end, each * count).copy_(source)
-        return whole.requires_grad_(learnt)
+        return whole.requires_grad_(tensor.requires_grad)
 
     def host_bytes(self, value: object) -> int:
         """Return the bytes of the tensors that are not on the device, plus those of the largest converted copy."""

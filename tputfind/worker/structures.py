@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
+from operator import is_
 from types import ModuleType
 from typing import Any, Final
 
@@ -52,7 +53,7 @@ def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     if hasattr(value, "_make"):  # a named tuple
         return value._make(parts.values())
     if isinstance(value, tuple):
-        is_same = all(one is other for one, other in zip(value, parts.values(), strict=True))
+        is_same = len(value) == len(parts) and all(map(is_, value, parts.values()))
         return value if is_same else tuple(parts.values())  # a subclass, such as torch.Size, may not take parts
     return _set_parts(_copy_to_fill(value), parts)
 

@@ -218,7 +218,7 @@ def own_loss(output: Any) -> torch.Tensor | None:
     )
     if isinstance(named, torch.Tensor) and isinstance(choice, torch.Tensor):  # a second head, for multiple choice
         named = named + choice
-    first = output[0] if isinstance(output, tuple) and output else output
+    first = output[0] if isinstance(output, (tuple, list)) and output else output
     for loss in (named, first):
         if isinstance(loss, torch.Tensor) and loss.requires_grad and (loss is named or loss.dim() == 0):
             return loss.mean() if loss.dim() else loss

@@ -115,6 +115,12 @@ class Workload:
             raise BadRequest(
                 f"{spec.model}: its input function takes {other}, and is called with one argument, the batch size"
             )
+        spread = [one for one in module.modules() if isinstance(one, nn.DataParallel) and len(one.device_ids) > 1]
+        if spread:
+            raise BadRequest(
+                f"{spec.model} spreads each batch over {len(spread[0].device_ids)} devices, of which one is measured",
+                "return the module inside its DataParallel (.module)",
+            )
         changed = (*set_on_import(), *changed_settings(before)) if spec.own_code else ()
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # undoes what the user's file has set
         measured = read_settings()

@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tputfind.worker import placing
-from tputfind.worker.inputs import Rows, copies, indexes_samples, maxima_of, repeatable_split
+from tputfind.worker.inputs import (
+    Rows,
+    copies,
+    indexes_samples,
+    maxima_of,
+    outline,
+    repeatable_split,
+    select_samples,
+)
 from tputfind.worker.placing import Placement, check_host_memory
 
 CPU = torch.device("cpu")
@@ -161,6 +169,8 @@ REPEATABLE = {
     "a dict": lambda size: {"x": torch.randn(size, 2), "scale": 2.0, "table": torch.ones(3)},
     "a dataclass": lambda size: Sample(torch.randn(size, 2), [7] * size),
     "texts": lambda size: ["words"] * size,
+    "a tuple of texts": lambda size: ("words",) * size,
+    "a tuple of items": lambda size: tuple(torch.full((3,), float(number % 50)) for number in range(size)),
     "labels as floating-point numbers": lambda size: torch.randint(0, 1000, (size, 1)).float(),
     "a mask of numbers": lambda size: torch.randint(0, 2, (size, 7)).float(),
     "images of bytes as numbers": lambda size: torch.randint(0, 256, (size, 3, 4, 4)).float(),
@@ -225,6 +235,21 @@ def test_repetition_of_independent_samples_depends_on_no_draw(name):
         assert repeatable_split([REPEATABLE[name](size) for size in PROBES], PROBES) is not None
 
 
+@pytest.mark.parametrize("name", REPEATABLE)
+def test_repeated_samples_have_the_structure_of_a_batch_of_their_size(name):
+    split = repeatable_split([REPEATABLE[name](size) for size in PROBES], PROBES)
+    assert split is not None
+
+    repeated = Placement(CPU, None, "nchw").repeat(REPEATABLE[name](FEW), split, FEW, 333)
+
+    assert outline(repeated) == outline(REPEATABLE[name](333))
+
+
+def test_samples_selected_from_a_tuple_are_a_tuple():
+    assert select_samples(("a",) * 5, "listed", [0, 4]) == ("a", "a")
+    assert select_samples(("a", "b", "c"), "listed", [0, 2]) == ("a", "c")
+
+
 @pytest.mark.parametrize("size", [8, 64])
 def test_random_numbers_in_a_batch_are_no_indices_of_samples(size):
     for seed in range(100):
@@ -260,6 +285,9 @@ def test_repeated_tensor_requires_gradients_like_its_samples():
     assert repeat(needs=True).requires_grad
     assert repeat(needs=True).is_leaf
     assert not repeat(needs=False).requires_grad
+    with torch.no_grad():  # inputs are made so, and a move or a conversion then loses what they require
+        samples = torch.ones(4, 2, requires_grad=True)
+        assert Placement(CPU, torch.float16, "nchw").repeat(samples, 0, 4, 9).requires_grad
 
 
 @pytest.mark.parametrize(("left", "fits"), [(1000, True), (999, False)])

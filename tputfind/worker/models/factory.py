@@ -128,7 +128,9 @@ def read_factory_result(spec: Spec, made: object, inputs: Call | None) -> tuple[
 
 
 def _is_pair(made: object) -> TypeGuard[tuple[nn.Module, MakeInputs]]:
-    return isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module) and callable(made[1])
+    if not isinstance(made, tuple) or len(made) != 2 or not isinstance(made[0], nn.Module):
+        return False
+    return callable(made[1]) and not isinstance(made[1], nn.Module)  # such as a model and its loss
 
 
 def _import_file(path: Path, attribute: str) -> ModuleType:

@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 from torch import nn
 
 from tputfind.errors import BadRequest, IsOwnStep, UnknownModel
+from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
 from tputfind.step import Step, other_arguments
 from tputfind.worker.models.source import Source
@@ -65,7 +66,16 @@ def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | Non
         )
 
     def make(batch_size: int) -> object:
-        step = maker(batch_size)
+        try:
+            step = maker(batch_size)
+        except (AttributeError, TypeError) as error:
+            if "'int' object" not in f"{error}":
+                raise
+            (needed,) = needed_arguments(maker)
+            raise BadRequest(
+                f"{spec.model}({needed.name}) is called with a batch size, as one argument makes steps: {said(error)}",
+                "a factory of a model takes no arguments: name a function without any that returns it",
+            ) from None
         if isinstance(step, (nn.Module, tuple, Step)):  # a factory of models or of steps that takes an argument
             check_takes_nothing(spec.model, maker)
         return _check_step(f"{spec.model} called with batch size {batch_size}", step)
