@@ -103,6 +103,12 @@ def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path, ask, model
     assert f"from pageable memory fails ({cause}" in " ".join(ran.out.split())
 
 
+def test_step_of_the_user_is_timed_in_each_way(tmp_path, ask):
+    ran = ask(tmp_path, "clocks", f"{MODELS}/steps.py:pair", *FEW)
+
+    assert ran.status == 0, ran.err
+
+
 def test_inputs_are_restored_before_each_timed_step(tmp_path, ask):
     ran = ask(tmp_path, "clocks", f"{MODELS}/hard_to_time.py:halves", *FEW)
 

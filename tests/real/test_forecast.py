@@ -92,6 +92,13 @@ def test_wrong_forecast_request_is_refused_in_one_line(tmp_path, ask, arguments,
     ask(tmp_path, "forecast", *arguments, *ON_FAKE, "--quiet").check_refused(2, said)
 
 
+def test_saved_forecast_on_fake_tensors_is_shown_and_replaced(tmp_path, ask):
+    asked = ("forecast", "resnet18", "--memory", "8GiB", "--on-fake", "--quiet", "--save", "f.json")
+    runs = [ask(tmp_path, *asked), ask(tmp_path, *asked), ask(tmp_path, "report", "f.json")]
+
+    assert [ran.status for ran in runs] == [0, 0, 0], runs[-1].err
+
+
 def test_without_a_gpu_a_forecast_points_to_fake_tensors(tmp_path, ask):
     ran = ask(tmp_path, "forecast", "resnet18", "--memory", "16GiB", "--device", "cpu", "--quiet")
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from tputfind import options as values
 from tputfind import units
-from tputfind.commands.console import Given, command_line, finish, stop_signals
+from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
@@ -27,7 +27,8 @@ _LONGEST_HOST_WORK_MS: Final = 60_000.0
 
 def main(given: Given, *, show_traceback: bool) -> int:
     places, quiet, trust = read_places(given), given.pop("quiet"), given.pop("trust_model_file")
-    asked = read_request(given.pop("models"), given)
+    models = given.pop("models")
+    asked = read_request(models, options_of(given, given))
     outputs = check_places(places, model_sources(asked.specs), json="clocks", question=Question(asked.specs))
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=trust)

@@ -2,7 +2,7 @@
 
 from rich.console import Console
 
-from tputfind.commands.console import Given, command_line, finish, stop_signals
+from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
 from tputfind.processes.children import Children
@@ -20,7 +20,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     sizes, wrong = forecast.read_memories(memory or ())
     problems = [wrong] if wrong else []
     try:
-        spec = read_spec(model, given)
+        spec = read_spec(model, options_of(given, given))
     except BadRequest as problem:
         problems.append(problem.message)
     if on_fake and given["device"] not in (None, "cpu"):

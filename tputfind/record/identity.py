@@ -73,7 +73,7 @@ class Question(NamedTuple):
 def question_of(result: Any) -> Question:
     """Return the specs and the device of any result with a measurement."""
     specs = getattr(result, "specs", None)
-    name = getattr(result, "device_name", None) or result.environment.device_name
+    name = result.device_name if hasattr(result, "device_name") else result.environment.device_name
     return Question((result.spec,) if specs is None else specs, name)
 
 

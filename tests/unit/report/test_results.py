@@ -35,6 +35,7 @@ MAKERS = {
     "methods": lambda: files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json")),
     "pipeline": lambda: files.load(record_path("nvidia-h200/clocks/mobilenet_v3_large-resnet50-fp32.json")),
     "forecasts": lambda: FORECASTS,
+    "forecasts_on_fake": lambda: replace(FORECASTS, device_name=None),
     "race": lambda: tputfind.load(RESULTS / "nvidia-h200" / "tune" / "resnet50-fp16.json"),
 }
 each_result = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
