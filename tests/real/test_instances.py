@@ -116,6 +116,11 @@ def test_race_is_won_by_two_instances(tmp_path, ask):
     ("arguments", "status", "line"),
     [
         (("--device", "cpu:0", "--instances", 2), 2, "--instances 2 takes as many cores, and --device cpu:0 has 1"),
+        (
+            ("--device", "cpu:0,cpu:1", "--instances", 2),
+            2,
+            "--instances 2 takes as many cores, and --device cpu:0 has 1",
+        ),
         (("--device", "cpu", "--instances", 64), 3, "64 instances need 64 cores, and there are "),
         (("--instances", 0), 2, "--instances: 0 is not between 1 and 64"),
         ((*TWO, "--gpus", 2), 2, "--instances are copies that work by themselves: leave --gpus and --parallel out"),

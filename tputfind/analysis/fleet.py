@@ -68,9 +68,10 @@ class AllBusy(NamedTuple):
 
 
 def device_key(record: Record) -> str:
-    """Return the identity of a device: its UUID, or without one its torch name and its node: ``cuda:0 10.0.0.2``."""
+    """Return the identity of a device: its UUID, or without one its torch name and its node or host: ``xpu:0 h1``."""
     _, node = identity.place_of(record)
-    return record.environment.device_uuid or f"{record.environment.device} {node}".strip()
+    there = record.environment
+    return there.device_uuid or f"{there.device} {node or there.host}".strip()
 
 
 def compare_devices(records: Sequence[Record]) -> list[ByDevice]:

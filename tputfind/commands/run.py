@@ -97,19 +97,23 @@ def read_request(given: Given) -> Request:
     if given["resume"] is not None and asked is None:
         job, outputs = _read_record_to_resume(given, options, places)
     else:
-        job, outputs = _read_new(given, options, places, asked, any_device=devices is not None or asked is not None)
+        job, outputs = _read_new(given, options, places, asked, devices)
     return Request(job, outputs, given["quiet"], given["trust_model_file"], devices, asked)
 
 
 def _read_new(
-    given: Given, options: Mapping[str, object], places: Places, asked: Cluster | None, *, any_device: bool
+    given: Given, options: Mapping[str, object], places: Places, asked: Cluster | None, devices: Devices | None
 ) -> tuple[Job, Outputs]:
     if not given["models"]:
         raise BadRequest("no MODEL was named", "see tputfind --help")
     recipes = list(sweep.each_recipe(options))
     specs = [spec for model in given["models"] for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
+    for name in names(devices.names) if devices else ():
+        for one in recipes:
+            read_spec(given["models"][0], {**one, "device": name})  # refuses what the device does not take
     begun = sorted(asked.resumed.glob("*.json")) if asked and asked.resumed else ()
     sources = [*record_sources(begun), *model_sources(specs)]
+    any_device = devices is not None or asked is not None
     outputs = check_places(places, sources, question=Question(tuple(specs), any_device=any_device))
     return Job(specs, places.folder, command_line()), outputs
 
@@ -187,9 +191,11 @@ def do(request: Request, *, show_traceback: bool) -> int:
         problems += [one.ended_by for one in found if isinstance(one.ended_by, TputfindError)]
         interrupted |= any(isinstance(one.ended_by, KeyboardInterrupt) for one in found)
         interrupted |= host is not None and host.interrupted
-        not_begun = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
         several = len(found) > 1 or host is not None
         kept = [one for one in found if _is_shown(one, several=several)]
+        stopped = [one for one in found if isinstance(one.ended_by, KeyboardInterrupt)]
+        left = [spec.model for spec in request.job.specs[len(found) :]] if host is None else host.not_begun
+        not_begun = [*(one.record.spec.model for one in stopped if one not in kept), *left]
         saved, document = _write(kept, request.outputs, problems)
         if interrupted:
             problems.insert(0, _interruption(request, kept, [*saved, *request.outputs.saved], not_begun))

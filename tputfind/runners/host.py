@@ -58,11 +58,12 @@ class Outcome(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """A device that was taken out: the reason, and the model and recipe of its task."""
+    """A device that was taken out: the reason, the model and recipe of its task, and whether another took that."""
 
     place: HostPlace
     why: str
     subject: str
+    handed_on: bool
 
 
 class Host:
@@ -142,7 +143,7 @@ class Host:
     @property
     def problems(self) -> list[TputfindError]:
         """The errors to report: devices that were taken out, and specs that were not begun."""
-        told: list[TputfindError] = [_told_of(lost, self._devices) for lost in self.lost]
+        told: list[TputfindError] = list(map(_told_of, self.lost))
         if self.not_begun and not self._stations.interrupted:
             told.append(
                 NoSuchDevice(f"no device is left for {', '.join(self.not_begun)}", "see why each was taken out")
@@ -191,10 +192,12 @@ class Host:
                 free[done.place.name] = done.place
                 yield task.number, outcome.measured
                 continue
-            lost = Lost(done.place, outcome.device_fails, f"{task.spec.model} {identity.name_of(task.spec)}")
+            handed_on = task.place is None and bool(free or busy)
+            subject = f"{task.spec.model} {identity.name_of(task.spec)}"
+            lost = Lost(done.place, outcome.device_fails, subject, handed_on)
             self.lost.append(lost)
             self._did(f"{lost.place.name} fails and is taken out: {lost.why}")
-            if task.place is None and (free or busy):
+            if handed_on:
                 _remove(outcome.measured.file)  # the job begins anew, and its records must not be two
                 waiting.insert(0, task)
             else:
@@ -241,8 +244,8 @@ class Host:
         listener.did(what)
 
 
-def _told_of(lost: Lost, devices: Devices) -> TputfindError:
-    again = "it was not measured there" if devices.each else "it was given to another"
+def _told_of(lost: Lost) -> TputfindError:
+    again = "it was given to another" if lost.handed_on else "it was not measured there"
     return NoSuchDevice(f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}")
 
 

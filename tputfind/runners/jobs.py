@@ -304,7 +304,7 @@ class Jobs:
             record = self._check_record(number, b"" if word.record is msgspec.UNSET else bytes(word.record), state)
         except BadRecord as wrong:
             return self._failed_result(number, state, wrong)
-        if error is not None and len(self._jobs) > 1 and not record.rows:
+        if error is not None and self._total > 1 and not record.rows:
             record = failed_record(record, error)
         if error is None and record.finished is None:
             error = ModelFailed(f"{_job_name(self._jobs[number])}: it was cut short on {state.starts[-1]}", _GO_ON)

@@ -110,7 +110,7 @@ def _file_of(job: Job, spec: Spec, inspection: Inspection) -> RecordFile:
 def known_inspections(inspections: Sequence[Inspection | NoSuchDevice]) -> list[Inspection]:
     """Return the inspection of each spec; for one that cannot be measured, the properties of the device only."""
     looked_at = next(one for one in inspections if isinstance(one, Inspection))
-    elsewhere = msgspec.structs.replace(looked_at, input_shape="", parameters=None, source_sha256=None, caveats=())
+    elsewhere = Inspection(environment=looked_at.environment, input_shape="", parameters=None)
     return [one if isinstance(one, Inspection) else elsewhere for one in inspections]
 
 

@@ -101,8 +101,10 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
     devices = device if isinstance(device, str) and is_list(device) else None
     if devices is not None:
         del given["device"]
-        names(devices)  # refuses a wrong one before anything is started
     specs = list(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)))
+    for name in names(devices) if devices else ():
+        for one in each_recipe(given):
+            read_spec(model, {**one, "device": name})  # refuses what the device does not take
     plain = specs[0]
     if len(plain.batch_sizes or (1,)) > 1:
         raise BadRequest("--batch-sizes: a race is at one batch size")

@@ -36,6 +36,17 @@ def of_device(number, *rows, load="solo"):
 STEADY = (10.0, 10.001, 9.999)
 
 
+def test_processors_of_two_hosts_are_two_devices():
+    def of_host(name):
+        record = of_device(0, timed(8, STEADY))
+        spec, there = replace(record.spec, device="cpu"), replace(record.environment, device="cpu", device_uuid=None)
+        return replace(record, spec=spec, environment=replace(there, host=name))
+
+    (found,) = fleet.compare_devices([of_host("one"), of_host("other")])
+
+    assert len(found.devices) == 2
+
+
 @given(SPAN, st.lists(st.none() | SPAN, max_size=4))
 def test_busy_fraction_of_window_lies_between_0_and_1(window, others):
     share = all_busy_share_of_window(window, others)

@@ -5,8 +5,11 @@ from pathlib import Path
 from msgspec.structs import replace
 from support.records import example
 
+from tputfind.commands import run
 from tputfind.commands.run import Request, _interruption
 from tputfind.record.files import RecordFile
+from tputfind.record.identity import Question
+from tputfind.report.outputs import Outputs
 from tputfind.runners.cluster import Cluster
 from tputfind.runners.sweep import Job
 from tputfind.session.run import Measured
@@ -29,3 +32,18 @@ def test_command_to_resume_on_a_cluster_leaves_the_output_out():
     hint = hint_of(cluster=Cluster("auto"))
 
     assert hint == "go on with the same command, and --resume 'my fleet' in place of --output"
+
+
+def test_model_that_had_just_begun_counts_as_not_begun(monkeypatch, capsys):
+    finished = Measured(replace(example(), finished="2026-01-01T00:00:00+00:00"), RecordFile.at(None))
+    spec = replace(RECORD.spec, model="vit_b_16")
+    begun = Measured(replace(RECORD, spec=spec, trials=(), rows=()), RecordFile.at(None), KeyboardInterrupt())
+    monkeypatch.setattr(run, "_measure", lambda _: iter([finished, begun]))
+    specs = [finished.record.spec, spec, replace(spec, model="vgg16")]
+
+    status = run.do(
+        Request(Job(specs, None, "tputfind"), Outputs([], [], Question(), overwrite=False)), show_traceback=False
+    )
+
+    assert status == 130
+    assert "not begun: vit_b_16, vgg16" in capsys.readouterr().err

@@ -123,6 +123,16 @@ def test_record_of_a_job_begun_on_a_lost_device_is_removed(measure, tmp_path):
     assert len(found) == 2
 
 
+def test_job_is_handed_on_while_a_device_is_left(measure):
+    found, here, _ = measure(
+        lambda _, task, place, **__: Outcome(passed(task, place, RecordFile.at(None)), "it fails"), 1
+    )
+
+    assert len(found) == 1
+    assert [lost.handed_on for lost in here.lost] == [True, False]
+    assert ["given to another" in f"{one}" for one in here.problems] == [True, False]
+
+
 def test_models_of_busy_devices_share_the_budget_and_leave_no_empty_records(measure, tmp_path):
     def end(_, task, place, **__):
         return Outcome(passed(task, place, RecordFile.at(tmp_path / "alone.json")))
