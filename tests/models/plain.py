@@ -296,6 +296,20 @@ def mixed_ranks():
     return MixedRanks()
 
 
+class LogitsAndLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 3)
+
+    def forward(self, x, labels):
+        logits = self.layer(x)
+        return logits, nn.functional.cross_entropy(logits, labels)
+
+
+def logits_and_loss():
+    return LogitsAndLoss(), lambda size: (torch.randn(size, 8), torch.zeros(size, dtype=torch.long))
+
+
 def module_and_loss():
     return nn.Linear(8, 2), nn.CrossEntropyLoss()
 

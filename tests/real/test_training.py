@@ -4,12 +4,14 @@ import pytest
 import torch
 from support.command import QUICK
 from support.folders import MODELS
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
-from tputfind.worker.training import own_loss
+from tputfind.worker.structures import parts_of
+from tputfind.worker.training import own_loss, place_of_loss
 from tputfind.worker.workload import Workload
 
 SMALL = f"{MODELS}/compiled.py:small"
@@ -436,6 +438,45 @@ def test_a_model_that_returns_a_loss_is_trained_by_that():
     assert own_loss({"loss": loss, "scores": torch.ones(2, 3)}) is loss
     assert own_loss([loss, torch.ones(2, 3)]) is loss
     assert own_loss(transformers.modeling_outputs.SequenceClassifierOutput(loss=loss)) is loss
+
+
+def outputs_of(kind, layer, x, labels):
+    logits = layer(x)
+    loss = cross_entropy(logits, labels)
+    auxiliary = next(layer.parameters()).square().mean()
+    return {
+        "last": (logits, loss),
+        "named otherwise": {"logits": logits, "total": loss},
+        "of a nested output": (loss + auxiliary, [logits, {"half": logits / 2}])[::-1],
+        "auxiliary": (logits, auxiliary),
+        "two": (logits, loss, auxiliary),
+        "alone": {"logits": logits.detach(), "total": loss},
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("kind", "place"),
+    [
+        ("last", 1),
+        ("named otherwise", "total"),
+        ("of a nested output", None),  # half of the logits is no part of the loss
+        ("auxiliary", None),
+        ("two", None),
+        ("alone", "total"),
+    ],
+)
+def test_loss_is_the_scalar_that_depends_on_all_other_outputs(kind, place):
+    output = outputs_of(kind, nn.Linear(8, 3), torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
+
+    assert place_of_loss(parts_of(output)) == place
+
+
+def test_model_that_returns_its_logits_and_its_loss_trains_by_that(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:logits_and_loss", "--batch-sizes", 4, *TRAIN)
+
+    assert ran.status == 0, ran.err
+    assert "stand-in: the mean square" not in " ".join(ran.out.split())
+    assert "loss_stand_in" not in ran.record("*-train-*").rows[0].seen
 
 
 def test_checkpointing_uses_the_implementation_of_the_library(tmp_path, ask):

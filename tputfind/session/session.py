@@ -309,8 +309,10 @@ class Session:
             row = self.row(batch_size)
             assert row is not None
             if row.failure is None:
-                break
-        return None if row.failure is None else LIMITS[row.failure.kind]
+                return None
+        assert row is not None
+        assert row.failure is not None
+        return LIMITS[row.failure.kind]
 
     def _time_together(self, batch_sizes: Sequence[int], number: int, later: Sequence[int]) -> int:
         """Time batch sizes in one fresh process, record each row as it arrives, and return the number of settled ones.

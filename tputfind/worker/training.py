@@ -1,6 +1,6 @@
 """A step of training: forward pass, loss, backward pass, and optimizer step."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Final
@@ -16,7 +16,7 @@ from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.units import echo
 from tputfind.worker import ranks
-from tputfind.worker.structures import drain_value, tensors_of
+from tputfind.worker.structures import drain_value, parts_of, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
 """Small, so that the weights stay in range; nothing needs to be learnt."""
@@ -28,6 +28,9 @@ _SKIPPED: Final = "the scaler skipped steps that overflowed, so that the optimiz
 _SETTINGS: Final[dict[str, dict[str, Any]]] = {"SGD": {"momentum": 0.9}}
 """Further arguments of optimizers besides the learning rate, by class name."""
 
+_MOST_NODES: Final = 10_000
+"""Maximum nodes of autograd's graph between a loss and the outputs that it is computed from."""
+_UNKNOWN: Final = object()
 _PARTS_OF_LOSS: Final = ("loss_", "classification", "bbox_")
 """Prefixes of the names that detectors give to the parts of their loss."""
 
@@ -61,6 +64,7 @@ class Training:
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
         self._scale = 0.0
         self.loss_is_own = True
+        self._place: Hashable = _UNKNOWN
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
         """Return the step that trains a model; it takes the model's arguments and returns the loss.
@@ -73,7 +77,7 @@ class Training:
             for left in range(times)[::-1]:
                 with self.summing(last=not left):
                     output = drain_value(model(*arguments, **keywords))
-                    own = own_loss(output)
+                    own = self._own_loss(output)
                     self.loss_is_own = own is not None
                     loss = stand_in_loss(output) if own is None else own
                     loss = loss if times == 1 else loss / times
@@ -91,6 +95,15 @@ class Training:
             return loss.detach()
 
         return step
+
+    def _own_loss(self, output: Any) -> torch.Tensor | None:
+        """Return the loss that the model returns; None if it has none. Its place is looked for in the first output."""
+        own, parts = own_loss(output), parts_of(output)
+        if own is not None or parts is None:
+            return own
+        if self._place is _UNKNOWN:
+            self._place = place_of_loss(parts)
+        return parts.get(self._place)
 
     def summing(self, *, last: bool) -> AbstractContextManager[None]:
         """Return the context of one micro-batch of a step: the ``last`` one sums gradients over all devices."""
@@ -223,6 +236,25 @@ def own_loss(output: Any) -> torch.Tensor | None:
         if isinstance(loss, torch.Tensor) and loss.requires_grad and (loss is named or loss.dim() == 0):
             return loss.mean() if loss.dim() else loss
     return None
+
+
+def place_of_loss(parts: Mapping[Hashable, object]) -> Hashable:
+    """Return the key of the only scalar in an output whose gradients reach all other parts; None if there is none.
+
+    An auxiliary loss does not reach them. A compiled model has one node in the graph for all its outputs.
+    """
+    learnt = {key: [each for each in tensors_of(part) if each.requires_grad] for key, part in parts.items()}
+    scalars = [key for key, part in parts.items() if isinstance(part, torch.Tensor) and learnt[key] and not part.dim()]
+    if len(scalars) != 1:
+        return None
+    (place,) = scalars
+    left = {each.grad_fn for key, tensors in learnt.items() for each in tensors if key != place}
+    level, seen = {learnt[place][0].grad_fn}, set[object]()
+    while level and left and len(seen) < _MOST_NODES:
+        left -= level
+        seen |= level
+        level = {node for each in level if each is not None for node, _ in each.next_functions} - seen
+    return None if left else place
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
