@@ -105,6 +105,27 @@ def four_mebibytes():
     return Scratch(4 * MIB), small_inputs
 
 
+def four_mebibytes_a_sample():
+    return nn.Flatten(), lambda size: torch.ones(size, 2**20)
+
+
+def step_of_its_own_model(batch_size):
+    """A step of a model with 16 MiB of weights for each batch size, in reference cycles."""
+    from tputfind import context
+
+    layer = nn.Linear(2**11, 2**11, bias=False, device=context().device)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    x = torch.ones(batch_size, 2**11, device=context().device)
+
+    def step():
+        layer(x).mean().backward()
+        optimizer.step()
+        scheduler.step()
+
+    return step
+
+
 def answers():
     return Answers(), small_inputs
 

@@ -12,6 +12,7 @@ from support.command import ENVIRONMENT, QUICK, Kept, measured, run
 from support.folders import MODELS
 
 from tputfind.record.clocks import Methods, Pipeline, figures_of, stage_figures
+from tputfind.record.files import load_records
 
 pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="building a backend needs a C++ compiler")
 MIB = 2**20
@@ -130,6 +131,19 @@ def test_whole_model_runs_and_its_record_names_device_and_clock(tmp_path, ask):
     assert row.output.result in ("right", "small")  # of random weights
     assert row.peak_allocated_bytes > 40 * MIB  # its parameters
     assert len(row.device_ms) == 10
+
+
+@pytest.mark.parametrize("name", ["four_mebibytes_a_sample", "step_of_its_own_model"])
+def test_memory_of_a_row_is_without_that_of_rows_before_it(tmp_path, ask, name):
+    asked = (f"{MODELS}/plain.py:{name}", "--device", "hostdev", *QUICK, "--overwrite", "--save", "rows.json")
+    peaks = []
+    for sizes in ("1,2,4,8", "8"):
+        ran = ask(tmp_path, *asked, "--batch-sizes", sizes)
+        assert ran.status == 0, ran.err
+        (record,) = load_records(tmp_path / "rows.json")
+        peaks.append(record.row(8).peak_allocated_bytes)
+
+    assert peaks[0] == pytest.approx(peaks[1], abs=MIB)
 
 
 @pytest.mark.parametrize("device", ["hostdev", "cpu"])

@@ -43,6 +43,29 @@ _ROOM: Final = 1.25
 """Factor on the bytes of copies, since allocators round up."""
 
 
+class _Inputs:
+    """The inputs of a batch, and those that the last step was given: with new containers at each step if it changes
+    them.
+
+    Steps refer to this, and not to their batch: in a reference cycle the inputs would outlive the batch, since
+    ``time_windows`` freezes the garbage collector.
+    """
+
+    def __init__(self, call: Call, *, has_state: bool) -> None:
+        self.call = self.given = call
+        self.renews = True
+        self._has_state = has_state
+
+    def bind(self, step: Callable[..., object]) -> Callable[[], object]:
+        """Return the step of these inputs, without arguments."""
+
+        def run() -> object:
+            self.given = copy_containers(self.call, of_tensors=self._has_state) if self.renews else self.call
+            return step(*self.given[0], **self.given[1])
+
+        return run
+
+
 class Batch:
     """One batch on the device. A call is a step: it runs the model and returns its output.
 
@@ -76,31 +99,27 @@ class Batch:
         self.indexes_samples: Callable[[], bool] = lambda: False
         self._model = model
         self._inputs = inputs
-        self._given = inputs
-        self._renews = True
-        self._has_state = has_state
+        self._fed = _Inputs(inputs, has_state=has_state)
         self._split = split
         self._again = again
         self._writes = False
-        self._as_it_is = self._bound(model)
+        self._as_it_is = self._fed.bind(model)
         self._prepared: Callable[[], object] = self._as_it_is
-        self._run: Callable[[], object] = self._first
+        self._run: Callable[[], object] | None = None
 
     def __call__(self) -> object:
         """Run the step, in turn with the other processes of a job."""
         take_turn()
-        return self._run()
+        return self._first() if self._run is None else self._run()
 
     def prepare(self, mode: Mode) -> None:
         """Run the step in this mode from now on; errors as for ``Mode.prepare``."""
         if not mode.as_it_is:  # a compiler finds nothing to compile in a lazy output
-            self._as_it_is = self._bound(draining(self._model))
-        versions = self._written()
-        self._prepared, self.compiled = mode.prepare(
-            self.size, lambda step: self._bound(draining(step)), self._as_it_is
-        )
+            self._as_it_is = self._fed.bind(draining(self._model))
+        versions, fed = self._written(), self._fed
+        self._prepared, self.compiled = mode.prepare(self.size, lambda step: fed.bind(draining(step)), self._as_it_is)
         self._writes = self._written() != versions  # the versions do not count the writes of a replayed graph
-        self._run = self._first
+        self._run = None
 
     def _first(self) -> object:
         """Run the step, and check whether its output is lazy and whether it writes into its inputs.
@@ -114,10 +133,10 @@ class Batch:
             output = self._prepared()
         if is_lazy(output):
             self.seen += ("drained",)
-            output, self._run = drain_value(output), lambda: drain_value(self._prepared())
+            output, self._run = drain_value(output), draining(self._prepared)
         else:
             self._run = self._prepared
-        self._renews = not has_same_parts(self._inputs, self._given)
+        self._fed.renews = not has_same_parts(self._inputs, self._fed.given)
         if self._writes or self._written() != versions:
             self.restore = self._make_restore()
             self.seen += ("inputs_written",) if self.restore is None else ("inputs_restored",)
@@ -153,13 +172,6 @@ class Batch:
 
         return restore
 
-    def _bound(self, step: Callable[..., object]) -> Callable[[], object]:
-        def run() -> object:
-            self._given = copy_containers(self._inputs, of_tensors=self._has_state) if self._renews else self._inputs
-            return step(*self._given[0], **self._given[1])
-
-        return run
-
     @property
     def shapes(self) -> tuple[object, ...]:
         return tuple(shape_of(tensor) for tensor in tensors_of(self._inputs))
@@ -188,11 +200,14 @@ class Batch:
         if whole:
             raise BadRequest(f"a {whole[0]} among the inputs cannot be copied into, so no copies can be timed")
         resident = {id(tensor): tensor for tensor in tensors_of(leaves)}.values()  # one may be several arguments
-        pairs = [(value, torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value)) for value in resident]
+        with torch.no_grad():  # for inputs that require gradients
+            hosts = [torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value) for value in resident]
+        pairs = list(zip(resident, hosts, strict=True))
 
         def copy_inputs() -> None:
-            for value, host in pairs:
-                value.copy_(host, non_blocking=pinned)
+            with torch.no_grad():
+                for value, host in pairs:
+                    value.copy_(host, non_blocking=pinned)
 
         return copy_inputs
 

@@ -521,8 +521,9 @@ def _load(spec: Spec, device: Device, workload: Workload | OwnStep, batch_size: 
 
     Trials load the same as rows, since a few MiB matter near the largest batch.
     """
-    if spec.phase == "step":
-        gc.collect()  # batches of another size may be in reference cycles
+    if spec.own_code:  # batches of another size may be in reference cycles, which were frozen with all the rest
+        gc.unfreeze()
+        gc.collect()
     device.reset_memory_use()
     stopwatch = device.stopwatch(MOST_MARKED + 1)
     if spec.transfer == "none":
