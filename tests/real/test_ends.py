@@ -7,6 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import termios
 import time
 
@@ -136,3 +137,21 @@ def test_the_parent_stays_small_and_sleeps_while_a_child_measures(tmp_path):
 
     assert (after.user + after.system) - (before.user + before.system) <= 0.035  # three ticks of the clock
     assert resident < 200 * 2**20
+
+
+def test_launcher_that_ignores_ended_children_changes_nothing(tmp_path):
+    arguments = ("--device", "cpu", "--batch-sizes", 1, *QUICK)
+    asked = [*command(), f"{MODELS}/plain.py:mebibytes", *map(str, arguments)]
+    ignoring = (
+        "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", ignoring, *asked],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -56,7 +57,9 @@ OPENED: Final = b"opened"
 """Reply to a request to import a package: the import has opened the device, which no child can open any more."""
 NO_FORK: Final = b"no fork "
 """Beginning of the reply to a question for which the machine allows no further process; the reason follows."""
-_TAIL_BYTES: Final = 4096
+_TAIL_BYTES: Final = 2**16
+_OF_A_STACK: Final = re.compile(r"frame #\d+|Exception raised from|Extension modules:|File \"|Current thread|Thread 0x")
+"""Lines of stacks that C++ and faulthandler print after the cause."""
 _GRACE_S: Final = 3.0
 """Time for a child to exit by itself after its last message, so that its own exit status is seen. The GPU's memory
 is free before the status arrives."""
@@ -355,7 +358,7 @@ class Children:
         self, control: Connection, lines: _Lines, output: IO[bytes], answer_type: type[Answer], timeout_s: float | None
     ) -> Generator[Answer]:
         """Yield the answers, then wait for the child's end; raise ChildFailed if it ended before its last answer."""
-        finished, leaving = False, True
+        finished, leaving, killed_before = False, True, _oom_kills()
         try:
             finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
@@ -369,7 +372,8 @@ class Children:
         if not finished:
             if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
                 raise ChildFailed(failures.misuse_failure())
-            raise ChildFailed(failures.death_failure(status, _last_line(output), lines.doing))
+            oom_kills = _oom_kills() - killed_before
+            raise ChildFailed(failures.death_failure(status, _last_line(output), lines.doing, oom_kills=oom_kills))
 
     def connect(self) -> Connection:
         """Start the server unless it runs; return the connection to it.
@@ -599,5 +603,16 @@ def _last_line(output: IO[bytes] | None) -> str:
         return ""
     end = output.seek(0, os.SEEK_END)
     output.seek(max(0, end - _TAIL_BYTES))
-    lines = output.read().decode(errors="replace").split("\n")
-    return printable(next((line.strip() for line in reversed(lines) if line.strip()), ""))
+    lines = [line.strip() for line in output.read().decode(errors="replace").split("\n")]
+    said = [line for line in lines if line and not _OF_A_STACK.match(line)]
+    thrown = [line.removeprefix("what():").strip() for line in said if line.startswith("what():")]
+    return printable((thrown or said or [""])[-1])
+
+
+def _oom_kills() -> int:
+    """Return how many processes this machine's kernel has killed for want of memory; 0 if it does not say."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

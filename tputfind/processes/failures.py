@@ -53,6 +53,8 @@ class Circumstances(NamedTuple):
     """Whether smaller batches are untried: an error counts as a limit until they fail too."""
     own_memory: bool = False
     """Whether the device has its own memory, so that the host can run out of memory while the device does not."""
+    printed: str = ""
+    """The end of what the process has written to its standard error output."""
 
 
 OUT_OF_MEMORY_TYPES: Final = frozenset({"torch.OutOfMemoryError", "torch_npu.npu.OutOfMemoryError"})
@@ -68,6 +70,10 @@ memory grows with the square of the batch size, a request at most doubles that e
 _NO_HONEST_REQUEST_BYTES: Final = 2**50
 
 _COMPILERS: Final = "torch._dynamo", "torch._inductor"
+_IN_COMPILED_CODE: Final = "API call failed at"
+"""Part of the only text that compiled models of AOTInductor raise."""
+_ASSERTION: Final = re.compile(r"(\w+): block: .*?Assertion `(.+?)` failed")
+"""A failed assertion of a CUDA kernel, as the device prints it."""
 _IN_TORCHSCRIPT: Final = "The following operation failed in the TorchScript interpreter."
 _LONGEST_LINE: Final = 500
 _LONGEST_TRACEBACK: Final = 20_000
@@ -82,7 +88,7 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("index_limit", r"too large for the channels_last CUDA kernel launch|too large to fit into a int"),
     ("out_of_memory", r"\b(CUDA|HIP|XPU|NPU|MPS|HPU|MLU|MUSA)( backend| driver)?( error:)? out of memory"),
     ("out_of_memory", r"(UR|ZE)_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|PT_DEVMEM Allocation failed for size"),
-    ("out_of_memory", r"(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT)_(STATUS_)?ALLOC_FAILED|\[CUDA\]: out of memory"),
+    ("out_of_memory", r"(CU|HIP)(BLAS|DNN|SOLVER|SPARSE|FFT)_(STATUS_)?ALLOC_FAILED|\[CUDA\]: out of memory"),
     ("out_of_memory", r"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"),
     ("out_of_memory", r"CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|\bcu[A-Z]\w+ failed: out of memory"),
     ("out_of_memory", r"Out of memory (allocating|while trying to allocate) [\d,]+|OOM when allocating tensor"),
@@ -90,23 +96,28 @@ _CERTAIN: Final[tuple[tuple[FailureKind, str], ...]] = (
     ("out_of_memory", r"BFCArena::|Failed to allocate memory for requested buffer of size"),
     ("out_of_memory", r"Available memory of \d+ is smaller than requested bytes of"),
     ("host_memory", r"OUT_OF_HOST_MEMORY|INTERNAL_ERROR_HOST_ALLOCATION_FAILED|std::bad_alloc"),
+    ("host_memory", r"DataLoader worker \(pid[^)]*\) is killed by signal: (Killed|Bus error)"),
+    ("host_memory", r"</torch_\w+>.*No space left on device"),
     ("host_memory", r"DefaultCPUAllocator: (can't allocate|not enough) memory"),
     ("died", r"CUDA error: uncorrectable"),
-    ("unsupported", r"not implemented for '|required rank \d tensor"),
+    ("unsupported", r"not implemented for '(Half|BFloat16|Float[48]\w*|ComplexHalf|QU?Int\w*|Char)'"),
+    ("unsupported", r"required rank \d tensor"),
     ("unsupported", r"low precision dtypes not supported|unsupported dtype (Half|BFloat16)"),
-    ("unsupported", r"mat1 and mat2 must have the same dtype|Input type \((c10::)?\w+\) and (bias|weight) type \("),
+    ("unsupported", r"mat1 and mat2 must have the same dtype.*\b(Half|BFloat16|Float8\w*)"),
+    ("unsupported", r"Input type \((c10::)?(Half|BFloat16|float|double)\) and (bias|weight) type \("),
     ("unsupported", r"Tensor dtype mismatch! Expected: \w+, Got: (Half|BFloat16)"),
     ("unsupported", r"expected scalar type (Half|Float|BFloat16|Double) but found (Half|Float|BFloat16|Double)"),
 )
 """Failure kinds of error texts, wherever the pattern matches. The first match counts."""
 
 
-_LIBRARIES: Final = {"BLAS": "cuBLAS", "DNN": "cuDNN", "SOLVER": "cuSOLVER", "SPARSE": "cuSPARSE", "FFT": "cuFFT"}
-_LIBRARY_FAULT: Final = re.compile(r"\bCU(BLAS|DNN|SOLVER|SPARSE|FFT)_(?:STATUS_)?(?!SUCCESS|ALLOC_FAILED)([A-Z_]+)")
+_LIBRARY_FAULT: Final = re.compile(
+    r"\b(CU|HIP)(BLAS|DNN|SOLVER|SPARSE|FFT)_(?:STATUS_)?(?!SUCCESS|ALLOC_FAILED|WORKSPACE_CONFIG)([A-Z_]+)"
+)
 _KERNEL_FAULT: Final = re.compile(
     r"illegal memory access|misaligned address|device-side assert triggered|illegal instruction|invalid program counter"
     r"|hardware stack error|unspecified launch failure|invalid configuration argument"
-    r"|too many resources requested for launch"
+    r"|too many resources requested for launch|the launch timed out"
     r"|(?<=\[CUDA\]: )invalid argument|(?<=CUDA error: )invalid argument|out of resource: [a-z ]+",
     re.IGNORECASE,
 )
@@ -121,7 +132,7 @@ def fault_in(text: str) -> str:
     A device that is out of memory may cause some of these errors: see ``exception_failure``.
     """
     if found := _LIBRARY_FAULT.search(text):
-        return f"{_LIBRARIES[found[1]]}: {found[2].strip('_').lower().replace('_', ' ')}"
+        return f"{found[1].lower()}{found[2]}: {found[3].strip('_').lower().replace('_', ' ')}"
     if found := _DRIVER_FAULT.search(text):
         return f"CUDA: {found[1].lower().replace('_', ' ')}"
     found = _KERNEL_FAULT.search(text)
@@ -146,11 +157,13 @@ def exception_failure(error: BaseException, circumstances: Circumstances) -> Fai
     kind = known or ("unsupported" if isinstance(error, CannotRunSo) else "error")
     # The batch size explains why memory ran out, and a compiler fails inside torch: no traceback is needed.
     shown = "" if kind == "out_of_memory" or _is_compiler_error(error) else _model_traceback(error)
-    first_line = _first_line(error)
+    first_line = _first_line(cause if kind == "host_memory" else error)
     if kind == "host_memory":
         plain = HOST_RAN_OUT
     else:
         plain = fault_in(_text(cause)) if kind in ("kernel_limit", "error") and _has_readable_text(cause) else ""
+        asserted = _ASSERTION.findall(circumstances.printed) if "device-side assert" in plain else []
+        plain += f": {asserted[-1][0]}: {asserted[-1][1]}" if asserted else ""
     return Failure(kind=kind, message=cut_line(f"{plain} ({first_line})") if plain else first_line, traceback=shown)
 
 
@@ -165,6 +178,8 @@ def _kind_and_cause(error: BaseException, circumstances: Circumstances) -> tuple
     """Return the kind of the first known exception in the chain, and that exception; else None and ``error``."""
     for link, is_context in _chain(error):
         text = _text(link)
+        if _IN_COMPILED_CODE in text:  # which prints the exception that it translates
+            text += f"\n{circumstances.printed}"
         kind = _kind(link, text, circumstances)
         if kind is None and _is_compiler_error(link):
             if re.search(r"MemoryError|out of memory|cannot allocate memory", text, re.IGNORECASE):
@@ -192,7 +207,7 @@ def _is_compiler_error(error: BaseException) -> bool:
     return any(base.__module__.startswith(_COMPILERS) for base in type(error).__mro__)
 
 
-def death_failure(exit_status: int | None, last_words: str, doing: str = "") -> Failure:
+def death_failure(exit_status: int | None, last_words: str, doing: str = "", *, oom_kills: int = 0) -> Failure:
     """Return the failure of a process that ended without an answer.
 
     Args:
@@ -200,6 +215,7 @@ def death_failure(exit_status: int | None, last_words: str, doing: str = "") -> 
         last_words: the last line of its output, or an empty string.
         doing: its work on the host when it died, as in its last ``Reply``; empty if unknown. A SIGKILL during such work
             is attributed to the kernel, which kills processes if the host runs out of memory.
+        oom_kills: the number of processes that the kernel killed for that reason since the process began.
     """
     if exit_status is None:
         how = "the measuring process was killed from outside"
@@ -208,7 +224,9 @@ def death_failure(exit_status: int | None, last_words: str, doing: str = "") -> 
     else:
         how = f"exited with status {exit_status} before it had answered"
     how += f" while it {doing}" if doing else ""
-    kind: FailureKind = "host_memory" if doing and exit_status == -signal.SIGKILL else "died"
+    starved = exit_status == -signal.SIGKILL and (doing != "" or oom_kills > 0)
+    how += f": {HOST_RAN_OUT}" if starved and oom_kills else ""
+    kind: FailureKind = "host_memory" if starved else "died"
     return Failure(kind=kind, message=cut_line(f"{how}: {last_words}" if last_words else how))
 
 

@@ -8,7 +8,7 @@ from tputfind.errors import BY_NAME, ModelFailed, TputfindError
 from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Asked, Loop
 from tputfind.record.environment import Capabilities, Environment
-from tputfind.record.record import TRIAL_STEPS, Failure, Notice, OutputCheck, Row, Setting, Trial
+from tputfind.record.record import TRIAL_STEPS, Failure, Notice, Row, Setting, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
 from tputfind.record.types import Above0, Bytes, Count, GradMode, SourceName
@@ -262,8 +262,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
 
-    ``submission_ms`` are the host's own times of the steps if they ran one at a time. Peaks of memory are those before
-    the output is checked, as in ``Row``. ``values`` are those of the outputs of the smallest batch, run eagerly.
+    ``submission_ms`` are the host's own times of the steps if they ran one at a time. The last turn has no times, but
+    ``values`` of the outputs of the smallest batch, run eagerly.
     """
 
     device_ms: tuple[Above0, ...] = ()
@@ -272,7 +272,6 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     samples: Count = 1
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
-    output: OutputCheck | None = None
     failure: Failure | None = None
 
 

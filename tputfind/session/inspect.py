@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from tputfind.analysis import notices
-from tputfind.errors import ModelFailed
+from tputfind.errors import ModelFailed, NothingFits
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed
@@ -32,6 +32,10 @@ def inspect(spec: Spec, children: Children) -> Inspection:
     try:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
+        if death.failure.kind == "host_memory":
+            raise NothingFits(
+                f"{spec.model} cannot be built: {death}", "give the host or its container more memory"
+            ) from None
         hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec))
         raise ModelFailed(f"{spec.model} cannot be built: {death}", hint) from None
     others_bytes = memory_in_use_bytes(*inspection.environment.device_uuids)

@@ -243,6 +243,8 @@ class _Process:
         self._index, self._variant = index, variant
         self._spans_ms: dict[bool, list[float]] = {True: [], False: []}  # by whether batches were timed alone
         self._submission_ms: list[float] = []  # of those timed alone
+        self.values: tuple[float, ...] = ()
+        """Values of the outputs of the smallest batch, in the first round."""
         self._gate, self._opener = os.pipe()
         spec = variant.spec
         question = TakeTurns(
@@ -268,11 +270,6 @@ class _Process:
         self._ready = self._next()
         self._spans_ms[not self._variant.cost.alone] += self._ready.device_ms
         self._submission_ms += self._ready.submission_ms
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """Values of the outputs of the smallest batch, in the first round."""
-        return self._ready.values
 
     def window_per_unit(self) -> float:
         """Let the process take one window; return its samples per unit of the cost.
@@ -309,11 +306,12 @@ class _Process:
         return Speed(batch_size=size, samples_per_s=rate, latency_ms=median(alone), host_bound=waits)
 
     def finish(self) -> None:
-        """Let the process end; raise VariantFailed if it rejects its own windows."""
+        """Let the process end, and note its values; raise VariantFailed if it rejects its windows or its outputs."""
         self._close_gate()
         try:
             for turn in self._answers:
                 self._check(turn)
+                self.values = turn.values
         except ChildFailed as death:
             raise VariantFailed(self._index, death.failure) from None
 

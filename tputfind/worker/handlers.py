@@ -355,7 +355,11 @@ def _time_batch(
 
 
 def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages.Turn]:
-    """Yield a turn when the process is warm, and one for each window that the gate admits; or one with a failure."""
+    """Yield a turn when the process is warm, one for each window that the gate admits, and one with values of outputs.
+
+    A failure is the last. Outputs are checked after the windows: the check runs other batch sizes, for which a model
+    that compiles parts of itself makes other programs.
+    """
     spec, size = asked.spec, asked.batch_size
     device = open_device_of(spec, asked.can)
     try:
@@ -376,20 +380,18 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 peak_allocated_bytes=used.peak_allocated_bytes,
                 peak_reserved_bytes=used.peak_reserved_bytes,
             )
+            yield ready
+            while listener.has_turn():
+                submission_ms, spans_ms = map(_round_to_nanoseconds, take(alone=asked.alone))
+                yield msgspec.structs.replace(ready, device_ms=spans_ms, submission_ms=submission_ms)
+            _check_still(spec, loaded)
+            device.check_limit()
             output, values = None, tuple[float, ...]()
             if asked.number == 0:
                 _check_samples(loaded)
                 output, values = _check(spec, device, workload, loaded.batch), _values(spec, workload)
-            if isinstance(output, Failure):
-                yield messages.Turn(failure=output)
-                return
-            yield msgspec.structs.replace(ready, output=output, values=values)
-            while listener.has_turn():
-                submission_ms, spans_ms = map(_round_to_nanoseconds, take(alone=asked.alone))
-                yield msgspec.structs.replace(ready, device_ms=spans_ms, submission_ms=submission_ms)
             ranks.end_turns()
-            _check_still(spec, loaded)
-            device.check_limit()
+            yield messages.Turn(values=values, failure=output if isinstance(output, Failure) else None)
     except TputfindError:
         raise
     except BaseException as error:  # as above

@@ -42,6 +42,7 @@ def serve(control_fd: int) -> None:
     """
     for number in _FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a launcher may ignore it, and children then leave no status
     _adopt_orphans()
     control = Connection(control_fd)
     said = _import("torch") or _import("tputfind.worker.handlers")

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 from multiprocessing import Pipe
 from threading import Thread
 
@@ -70,3 +71,12 @@ def test_devices_that_never_answer_are_an_error(monkeypatch):
 
         with pytest.raises(NoSuchDevice, match=r"only lists the devices fails: no answer within 0\.1 s"):
             children.list_devices()
+
+
+def test_last_words_of_a_process_are_its_exception_and_no_frame_of_a_stack():
+    said = b"terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA out of memory\n"
+    stack = b"Exception raised from malloc at allocator.cpp:9\nframe #0: c10::Error + 0x44 (0x7f)\n" * 200
+    with tempfile.TemporaryFile() as output:
+        output.write(said + stack + b"Extension modules: numpy (total: 1)\n\n")
+
+        assert module._last_line(output) == "CUDA out of memory"

@@ -65,6 +65,10 @@ INT32_ASSERT = (
     '"/pytorch/aten/src/ATen/native/cuda/AdaptiveAveragePooling.cu":532, please report a bug to PyTorch. '
 )
 WITH_OWN_MEMORY = Circumstances(batch_size=64, passed=Passed(32, GIB), own_memory=True)
+OF_COMPILED_CODE = "run_func_(...) API call failed at model_container_runner.cpp, line 144"
+PRINTED_OOM = LARGER._replace(printed="Exception in aoti_torch: CUDA out of memory. Tried to allocate 5.00 GiB.")
+KILLED_BY = "DataLoader worker (pid 8) is killed by signal:"
+NO_SPACE = "No space left on device (28)"
 CUPY_OOM = "Out of memory allocating 17,179,869,184 bytes (allocated so far: 2,147,483,648 bytes)."
 CUPY_CALL = "cudaErrorMemoryAllocation: out of memory"
 JAX_OOM = "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 137438953472 bytes."
@@ -92,6 +96,12 @@ TABLE = [
     ("out_of_memory", RuntimeError(CUDA_OOM.format("1.53 GiB")), LARGER),
     ("out_of_memory", RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously"), FIRST),
     ("out_of_memory", RuntimeError("CUDA driver error: out of memory"), FIRST),
+    ("out_of_memory", RuntimeError("CUDA error: HIPBLAS_STATUS_ALLOC_FAILED when calling `hipblasCreate`"), FIRST),
+    ("out_of_memory", RuntimeError(OF_COMPILED_CODE), PRINTED_OOM),
+    ("error", RuntimeError(OF_COMPILED_CODE), LARGER._replace(printed="the input has another shape")),
+    ("host_memory", RuntimeError("DataLoader worker (pid 8) is killed by signal: Killed."), WITH_OWN_MEMORY),
+    ("host_memory", RuntimeError(f"{KILLED_BY} Bus error. It is possible that"), WITH_OWN_MEMORY),
+    ("host_memory", RuntimeError(f"unable to write to file </torch_9_1>: {NO_SPACE}"), WITH_OWN_MEMORY),
     ("out_of_memory", RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), FIRST),
     ("out_of_memory", RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"), FIRST),
     ("out_of_memory", RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"), FIRST),
@@ -195,6 +205,10 @@ TABLE = [
     ("unsupported", NotImplementedError("\"avg_pool3d_out_frame\" not implemented for 'Half'"), FIRST),
     ("unsupported", RuntimeError("expected scalar type Half but found Float"), FIRST),
     ("unsupported", RuntimeError("mat1 and mat2 must have the same dtype, but got Half and Float"), FIRST),
+    ("error", RuntimeError("mat1 and mat2 must have the same dtype, but got Long and Float"), FIRST),
+    ("error", NotImplementedError("\"host_softmax\" not implemented for 'Long'"), FIRST),
+    ("error", RuntimeError("Deterministic behavior was enabled: set CUBLAS_WORKSPACE_CONFIG=:4096:8"), LARGER),
+    ("kernel_limit", RuntimeError("CUDA error: HIPBLAS_STATUS_EXECUTION_FAILED"), LARGER),
     ("unsupported", RuntimeError("Input type (c10::Half) and bias type (float) should be the same"), FIRST),
     ("error", RuntimeError("Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be"), FIRST),
     # User exceptions.
@@ -355,6 +369,9 @@ def test_torch_out_of_memory_type_is_memory_with_any_message():
 
 def test_last_words_are_shown_if_present():
     assert death_failure(-9, "").message == "killed by SIGKILL"
+    killed = death_failure(-9, "", oom_kills=1)
+    assert (killed.kind, killed.message) == ("host_memory", "killed by SIGKILL: the host's memory ran out")
+    assert death_failure(-11, "", oom_kills=1).kind == "died"
     assert death_failure(-6, "abort").message == "killed by SIGABRT: abort"
 
 
@@ -562,3 +579,23 @@ def test_capture_failure_is_classified_by_its_cause(kind, cause):
     error.__cause__ = cause
 
     assert exception_failure(error, FIRST).kind == kind
+
+
+def test_assertion_of_a_kernel_is_part_of_the_message():
+    error = RuntimeError("CUDA error: device-side assert triggered")
+    printed = (
+        "Indexing.cu:1231: indexSelectSmallIndex: block: [0,0,0], thread: [0,0,0] Assertion `srcIndex < 4` failed."
+    )
+
+    failure = exception_failure(error, LARGER._replace(printed=printed))
+
+    assert failure.message.startswith("CUDA: device-side assert triggered: indexSelectSmallIndex: srcIndex < 4 (")
+    assert is_kernel_fault(failure)
+
+
+def test_worker_of_a_loader_without_shared_memory_is_the_cause_that_is_shown():
+    inner = RuntimeError(f"{KILLED_BY} Bus error. It is possible that dataloader's workers are out of shared memory.")
+    outer = RuntimeError("DataLoader worker (pid(s) 8) exited unexpectedly")
+    outer.__cause__ = inner
+
+    assert "Bus error" in exception_failure(outer, WITH_OWN_MEMORY).message

@@ -1,5 +1,9 @@
 """The devices that can be measured: each implements ``protocol.Device``."""
 
+import os
+from contextlib import suppress
+from typing import Final
+
 import torch
 
 from tputfind.errors import NoSuchDevice
@@ -11,6 +15,8 @@ from tputfind.worker.devices.accelerator import HINT, Accelerator, count_here, k
 from tputfind.worker.devices.cpu import Cpu
 from tputfind.worker.devices.cuda import Cuda
 from tputfind.worker.devices.protocol import Device
+
+_MOST_PRINTED: Final = 2**16
 
 
 def open_device(name: str, can: Capabilities | None = None) -> Device:
@@ -81,9 +87,17 @@ def failure_of(
         device.memory_is_short(),
         smaller_untried=smallest is not None and batch_size > smallest,
         own_memory=device.capabilities.own_memory,
+        printed=_printed(),
     )
     device.lift_limit()
     return exception_failure(error, circumstances)
+
+
+def _printed() -> str:
+    """Return the end of what this process has written to its standard error output, if that is a file."""
+    with suppress(OSError):
+        return os.pread(2, _MOST_PRINTED, max(0, os.fstat(2).st_size - _MOST_PRINTED)).decode(errors="replace")
+    return ""
 
 
 def _why_no(kind: str) -> str:

@@ -23,6 +23,8 @@ _MPS_DAEMON: Final = "the daemon of NVIDIA's multi-process service (nvidia-cuda-
 _MPS_ENABLED: Final = 133
 """CU_DEVICE_ATTRIBUTE_MPS_ENABLED of cuda.h. The driver's handle of a device is its number."""
 
+_OTHER_BUILD: Final = "this build of torch is for other GPUs (torch.cuda.get_arch_list()): install one for this GPU"
+
 
 class Cuda(Accelerator):
     """One NVIDIA GPU, or an AMD GPU under ROCm, which is untested."""
@@ -46,12 +48,16 @@ class Cuda(Accelerator):
         """Open the device; CUDA events were tested against kernels of known duration (tests/gpu/test_timing.py).
 
         Raises:
-            NoSuchDevice: the device is counted, but does not open: it is hidden, or exclusive to another process.
+            NoSuchDevice: the device is counted, but is hidden, full, or exclusive to another process; or this build of
+                torch has no kernels for it.
         """
         try:
             self.synchronize()
+            torch.ones(1, device=self.torch_device).add_(1)
+            self.synchronize()
         except RuntimeError as error:
-            raise NoSuchDevice(f"{self.torch_device} does not open: {said(error)}", HINT) from None
+            hint = _OTHER_BUILD if "no kernel image" in f"{error}" else HINT
+            raise NoSuchDevice(f"{self.torch_device} does not open: {said(error)}", hint) from None
 
     def environment(self) -> Environment:
         properties = torch.cuda.get_device_properties(self._index)
