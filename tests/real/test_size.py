@@ -235,11 +235,6 @@ def test_recorded_requests_have_their_own_samples(folder, ask):
             "nan.csv: line 153: 'nan' is not",
         ),
         (
-            ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "falls.csv"),
-            2,
-            "line 152: 3.5 comes after 149.0",
-        ),
-        (
             ("resnet50.json", "--rate", 100, "--slo", "1s", "--arrivals", "samples.csv"),
             2,
             "samples.csv: line 2: samples: 'few' is not a whole number",
@@ -275,7 +270,6 @@ def test_wrong_size_request_is_refused_in_one_line(folder, ask, arguments, statu
     (folder / "latin.csv").write_bytes(f"{header}caf\u00e9,1,EUR\n".encode("latin-1"))
     (folder / "nan.csv").write_text(f"time\n{times}\nnan\n")
     (folder / "samples.csv").write_text("time,samples\n1,few\n")
-    (folder / "falls.csv").write_text(f"time\n{times}3.5\n")
 
     ask(folder, "size", *arguments).check_refused(status, message)
 

@@ -39,8 +39,10 @@ def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
         ("\n".join([*DATES, "2026-13-01"]).encode(), "line 121: '2026-13-01' is not a number"),
         (gzip.compress(b"1\n2\n", mtime=0)[:-4], "is cut short or broken: gzip cannot unpack it"),
         (b"\x1f\x8bnot packed", "is cut short or broken: gzip cannot unpack it"),
+        (b"1764459123123\n1764459123133\n", "line 1: '1764459123123' is too large for seconds: divide milliseconds by"),
+        (b",timestamp\n0,2026-11-24\n", "its first column has no name, as an index: put the times first"),
     ],
-    ids=["a-date-at-last", "a-number-at-last", "no-date", "cut-short", "not-packed"],
+    ids=["a-date-at-last", "a-number-at-last", "no-date", "cut-short", "not-packed", "milliseconds", "an-index"],
 )
 def test_invalid_list_of_times_is_refused_with_its_line(tmp_path, content, said):
     (tmp_path / "times.csv").write_bytes(content)
@@ -92,3 +94,21 @@ def test_invalid_number_of_samples_is_refused_with_its_line(tmp_path, cell, said
         arrivals_of(tmp_path / "times.csv")
 
     assert said in refused.value.message
+
+
+@pytest.mark.parametrize(("rest", "gap"), [("{:03} GET /", 0.1), ("200", None)])
+def test_milliseconds_after_a_decimal_comma_are_read_and_other_numbers_are_not(tmp_path, rest, gap):
+    times = [f"2026-11-24 10:00:{tenth // 10:02},{rest.format(tenth % 10 * 100)}" for tenth in range(120)]
+    (tmp_path / "times.csv").write_text("\n".join(times))
+
+    gaps = arrivals_of(tmp_path / "times.csv").gaps
+
+    assert gaps == pytest.approx([gap] * 119 if gap else ([0.0] * 9 + [1.0]) * 11 + [0.0] * 9, abs=1e-6)
+
+
+def test_lines_may_be_in_any_order(tmp_path):
+    lines = [f"{time},{1 + number % 3}" for number, time in enumerate(SECONDS)]
+    for name, each in (("sorted", lines), ("shuffled", lines[60:] + lines[:60])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["sent_at,samples", *each]))
+
+    assert arrivals_of(tmp_path / "shuffled.csv") == arrivals_of(tmp_path / "sorted.csv")

@@ -44,8 +44,6 @@ def main(given: Given, *, show_traceback: bool) -> int:
     logged = tuple(files.path_of("--observed", path) for path in observed or ())
     arrivals_file = None if arrivals is None else files.path_of("--arrivals", arrivals)
     prices_file = None if price is None else files.path_of("--price", price)
-    if logged and len(records) > 1:
-        raise BadRequest("--observed takes one record: that of the server's device")
     recorded = Recorded(None, None) if arrivals_file is None else arrivals_of(arrivals_file)
     demand = read_demand({**given, **recorded._asdict()})
     prices = [] if prices_file is None else prices_of(prices_file)
@@ -59,6 +57,8 @@ def main(given: Given, *, show_traceback: bool) -> int:
         for record in files.load_records(path)
     ]
     read, notes = fleet.records_for_plan([record for _, record in loaded])
+    if logged and len(read) > 1:
+        raise BadRequest("--observed takes one record: that of the server's device")
     outputs, logs = check_places(places, sources, json="plans"), [log_of(path) for path in logged]
     for line in notes:
         tell(line)

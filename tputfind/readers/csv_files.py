@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -20,6 +21,10 @@ from tputfind.sizing.traffic import gaps_of
 
 _MOST_BYTES: Final = 2**27
 _GZIP: Final = b"\x1f\x8b"
+_NO_SECONDS: Final = 1e11
+"""As seconds since 1970 this is the year 5138; any time since 1973 is more in milliseconds."""
+_MILLISECONDS: Final = re.compile("[0-9]{3}(?![0-9])")
+"""The rest of a time with a decimal comma, which separates the cells of a CSV file."""
 Kind = Literal["number", "date"]
 
 
@@ -70,8 +75,8 @@ class Recorded(NamedTuple):
 def arrivals_of(path: Path) -> Recorded:
     """Return the requests whose times are in the first column of a file, with or without a header.
 
-    Times are seconds, or dates and times in ISO 8601; without a time zone they are UTC. A column with the header
-    ``samples`` holds the samples of each request.
+    Times are seconds, or dates and times in ISO 8601; without a time zone they are UTC. Lines may be in any order. A
+    column with the header ``samples`` holds the samples of each request.
 
     Raises:
         BadRequest: the file cannot be read, or holds no such times or samples; its message names the line.
@@ -79,6 +84,7 @@ def arrivals_of(path: Path) -> Recorded:
     times: list[float] = []
     names: list[str] = []
     samples: list[int] = []
+    rests: list[str] = []
     kind: Kind | None = None
     place: int | None = None
     try:
@@ -89,12 +95,21 @@ def arrivals_of(path: Path) -> Recorded:
                     samples.append(_samples(cells, place))
             except ValueError as problem:
                 if row == 0 and not _is_number(cells[0]):
+                    if not cells[0]:
+                        raise ValueError("its first column has no name, as an index: put the times first") from None
                     place = _place_of_samples(cells)
                     continue
                 raise ValueError(f"line {line}: {problem}") from None
             times.append(time)
             names.append(f"line {line}")
-        return Recorded(gaps_of(times, names), None if place is None else tuple(samples))
+            if kind == "date" and len(cells) > 1 and (rest := _MILLISECONDS.match(cells[1])):
+                rests.append(rest[0])
+        # Fractions of a second begin with 0 in a tenth of the lines; other numbers with three digits never do.
+        if len(rests) == len(times) and any(rest.startswith("0") for rest in rests):
+            times = [time + int(rest) / 1000 for time, rest in zip(times, rests, strict=True)]
+        order = sorted(range(len(times)), key=times.__getitem__)  # logs are written when requests end
+        times, names = [times[at] for at in order], [names[at] for at in order]
+        return Recorded(gaps_of(times, names), None if place is None else tuple(samples[at] for at in order))
     except ValueError as error:
         raise BadRequest(
             f"--arrivals {path}: {error}", "its first column holds the times of requests: seconds, or ISO 8601"
@@ -178,14 +193,16 @@ def prices_of(path: Path) -> list[Price]:
 
 def _time_of(cell: str, before: Kind | None) -> tuple[Kind, float]:
     """Return the kind of time in a cell and the time: a number as it stands, or a date in seconds."""
+    kind: Kind = "number"
     try:
-        kind: Kind = "number"
         time = values.number(cell)
     except ValueError:
         date = _date(cell)
         if date is None:
             raise
         kind, time = "date", date.timestamp()
+    if kind == "number" and time >= _NO_SECONDS:
+        raise ValueError(f"{units.echo(cell)} is too large for seconds: divide milliseconds by 1000")
     if before not in (None, kind):
         raise ValueError(f"{units.echo(cell)} is a {kind}, and those before it are {before}s")
     return kind, time

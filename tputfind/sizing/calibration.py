@@ -169,8 +169,7 @@ def fit_to_batches(bench: Bench, logs: Sequence[Log]) -> Found | None:
 
     None if the logs hold too few such batches, or batches of one size only.
     """
-    held = bench.server.held_ms
-    pauses = [_pauses(log, bench.cap, held) for log in logs]
+    pauses = [_pauses(log, bench.cap, bench.server) for log in logs]
     late = [_late(log) for log in logs]
     chance = np.random.default_rng(bench.seed)
     if sum(map(len, pauses)) < _FEWEST_POINTS or len(np.unique(np.concatenate(pauses)[:, 0])) == 1:
@@ -211,14 +210,16 @@ def _slope(x: Floats, y: Floats) -> float:
     return float(np.median((y[other] - y[one])[apart] / run[apart])) if apart.any() else 0.0
 
 
-def _pauses(log: Log, cap: int, held: float) -> Floats:
+def _pauses(log: Log, cap: int, server: Server) -> Floats:
     """Return for pauses between batches the size of the batch before, and the ms beyond the delay of the rule.
 
     Only pauses during which requests waited and after which the batch was not full count; a full one is sent at once.
+    Triton's delay begins when a request comes, so that of a request that has waited for it nothing is left.
     """
     begun, ended, sizes, first_sent, _ = batches_of(log)
-    waited = (first_sent[1:] < ended[:-1] - _ON_THE_WAY_MS) & (sizes[1:] < cap)
-    return np.column_stack([sizes[:-1], begun[1:] - ended[:-1] - held])[waited]
+    left_ms, waits_ms = (0.0, server.held_ms) if server.batcher == "triton" else (server.held_ms, 0.0)
+    waited = (first_sent[1:] < ended[:-1] - waits_ms - _ON_THE_WAY_MS) & (sizes[1:] < cap)
+    return np.column_stack([sizes[:-1], begun[1:] - ended[:-1] - left_ms])[waited]
 
 
 def _late(log: Log) -> Floats:

@@ -1,5 +1,6 @@
 """Notices of a plan: uncertainties of the record or of the request."""
 
+from itertools import pairwise
 from math import inf
 
 import msgspec
@@ -153,15 +154,37 @@ def test_cut_short_record_gives_interrupted_notice():
     ]
 
 
-def test_cap_at_largest_measured_batch_is_reported():
-    assert told(record((1, 1000)), cap=8) == [
-        Notice(
-            kind="largest_measured",
-            seen="a larger maximum batch size than 8 may need fewer devices",
-            cause="it is the largest with 10 latencies or more",
-            advice="measure larger batches",
-        )
-    ]
+@pytest.mark.parametrize(("given", "better"), [({}, "need fewer devices"), ({"devices": 2}, "do better")])
+def test_cap_at_largest_measured_batch_is_reported_if_several_devices_fill_it(given, better):
+    asked = read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **given})
+    measured = record((1, 1000), (8, 1000))
+
+    def seen(devices: int, **more: bool) -> list[str]:
+        outcome = msgspec.structs.replace(outcome_of(8), devices=devices)
+        found = notices(measured, outcome, 8, asked, **more)
+        return [notice.seen for notice in found if notice.kind == "largest_measured"]
+
+    assert seen(2) == [f"a larger maximum batch size than 8 may {better}"]
+    assert seen(2, fills=False) == []
+    assert bool(seen(1)) == bool(given)
+
+
+def test_short_log_of_arrivals_is_reported():
+    measured = record((1, 1000), (4, 1000), (8, 10))
+    (notice,) = told(measured, gaps=(0.2,) * 998)
+
+    assert (notice.kind, notice.advice) == ("few_arrivals", "record 1000 requests or more")
+    assert told(measured, gaps=(0.2,) * 999) == []
+
+
+def test_times_since_1970_are_known_to_be_rounded():
+    times = [1.76e9 + round(number / 5000, 3) for number in range(2000)]
+    gaps = (*(late - early for early, late in pairwise(times)), 0.05)
+
+    (notice,) = (
+        each for each in told(record((1, 1000), (4, 1000), (8, 10)), gaps=gaps, slo="5ms") if "coarse" in each.kind
+    )
+    assert notice.seen.endswith("in steps of 0.001 s")
 
 
 def test_cap_between_measured_sizes_is_reported():
@@ -230,7 +253,7 @@ def test_recorded_times_that_are_rounded_to_seconds_are_reported():
     ],
 )
 def test_replay_at_other_rate_reports_length_of_peaks(seconds, factor, peak, advice):
-    (notice,) = told(record((1, 1000), (4, 1000), (8, 10)), gaps=(seconds,) * 99)
+    (notice,) = told(record((1, 1000), (4, 1000), (8, 10)), gaps=(seconds,) * 999)
 
     assert (notice.kind, notice.seen) == ("arrivals_scaled", f"recorded requests are replayed {factor} times as fast")
     assert notice.cause == f"a peak of a second lasts {peak}"
@@ -239,4 +262,4 @@ def test_replay_at_other_rate_reports_length_of_peaks(seconds, factor, peak, adv
 
 @pytest.mark.parametrize("seconds", [0.161, 0.2, 0.249])
 def test_replay_at_about_the_recorded_rate_gives_no_notice(seconds):
-    assert told(record((1, 1000), (4, 1000), (8, 10)), gaps=(seconds,) * 99) == []
+    assert told(record((1, 1000), (4, 1000), (8, 10)), gaps=(seconds,) * 999) == []

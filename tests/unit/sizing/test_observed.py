@@ -72,6 +72,13 @@ def test_logs_of_light_and_half_load_predict_heavy_load(record, batches):
     assert heavy.observed.p99_ms == pytest.approx(np.quantile(log(record, HEAVY, 6000, 3).latency_ms[600:], 0.99))
 
 
+def test_delay_of_triton_that_passed_while_the_device_computed_is_no_overhead(record):
+    logs = [log(record, LIGHT, 1200, 1, batches=True), log(record, HALF, 4000, 2, batches=True)]
+    found = calibration_of(record, asked(batcher="triton", delay=2.0), logs).observed
+
+    assert found.per_batch.value_ms == pytest.approx(PER_BATCH_MS, abs=0.2)
+
+
 def test_log_without_overheads_at_light_load_is_refused(record):
     service = service_times_of(record)
     sent_ms = np.arange(3000) * 15.0

@@ -152,7 +152,9 @@ class _Pair:
         """Return a mix of these counts with batch limits that meet the demand; None if none was found."""
         demand, judged = self._demand, 0
         floor_requests = LATE_REQUESTS / demand.goal.late
-        most = _MOST_QUICK if is_quick(demand.server, demand.traffic) else _MOST
+        # Two kinds behind one queue are simulated request by request.
+        is_by_batch = demand.routing == "random" and is_quick(demand.server, demand.traffic)
+        most = _MOST_QUICK if is_by_batch else _MOST
         for caps in self._pairs_of_caps:
             kinds = [Kind(*one) for one in zip(counts, caps, self._services, strict=True)]
             fleet = Fleet(kinds, demand.rate_per_s, demand.server, demand.traffic)

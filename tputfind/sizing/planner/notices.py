@@ -31,6 +31,8 @@ _TOLD: Final = (
 _LISTED: Final = 3
 _PLAYED: Final = 1.25
 """Factor on the rate of recorded requests, or its inverse, above which their peaks are too short or too long."""
+_REQUESTS_BEYOND: Final = 10
+"""Minimum recorded requests beyond a percentile."""
 _SHORT: Final = 0.1
 """Fraction of the target up to which it makes little difference that recorded times are rounded."""
 _KNOWN: Final = 1.05
@@ -38,9 +40,12 @@ _KNOWN: Final = 1.05
 
 
 def notices(
-    record: Record, outcome: Outcome, largest: int, demand: Demand, edge: Edge | None = None
+    record: Record, outcome: Outcome, largest: int, demand: Demand, edge: Edge | None = None, *, fills: bool = True
 ) -> Iterator[Notice]:
-    """Yield the notices on a plan from its record and demand; ``largest`` is the largest batch measured."""
+    """Yield the notices on a plan from its record and demand; ``largest`` is the largest batch measured.
+
+    ``fills`` says whether batches reach the maximum size.
+    """
     if edge is not None:
         yield _edge_notice(edge, outcome, demand)
     if demand.overheads == Overheads():
@@ -60,6 +65,14 @@ def notices(
             cause=f"a peak of a second lasts {1 / factor:.2g} s, and queues {'absorb it' if factor > 1 else 'grow'}",
             advice=f"record at about {format_figure(demand.rate_per_s)}/s, or "
             + ("merge several logs" if factor > 1 else "thin the log"),
+        )
+    fewest = _REQUESTS_BEYOND * samples_for_percentile(demand.percentile)
+    if demand.gaps is not None and len(demand.gaps) + 1 < fewest:
+        yield Notice(
+            kind="few_arrivals",
+            seen=f"p{demand.percentile:g} rests on the peaks among {len(demand.gaps) + 1} recorded requests",
+            cause="so few show by chance how high peaks are",
+            advice=f"record {fewest} requests or more",
         )
     tick_s = 0.0 if demand.gaps is None else _tick_s(demand.gaps)
     if 1000 * tick_s / factor > _SHORT * demand.target_ms:
@@ -132,10 +145,11 @@ def notices(
             cause="it was not measured",
             advice=f"measure it: --batch-sizes {outcome.batch_cap}",
         )
-    if outcome.batch_cap == largest:
+    if fills and outcome.batch_cap == largest and (outcome.devices > 1 or demand.devices is not None):
+        better = "need fewer devices" if demand.devices is None else "do better"
         yield Notice(
             kind="largest_measured",
-            seen=f"a larger maximum batch size than {outcome.batch_cap} may need fewer devices",
+            seen=f"a larger maximum batch size than {outcome.batch_cap} may {better}",
             cause=f"it is the largest with {FEWEST_SAMPLES} latencies or more",
             advice="measure larger batches",
         )
@@ -159,7 +173,7 @@ def notices(
 def _tick_s(gaps: Sequence[float]) -> float:
     """Return the time to whose multiples most recorded times are rounded, so that they coincide; 0 for others."""
     steps_s = [gap for gap in gaps if gap]
-    tick_s = min(steps_s, default=0.0)
+    tick_s = float(f"{min(steps_s, default=0.0):.3g}")  # times since 1970 are exact to 0.2 µs
     is_rounded = len(steps_s) < len(gaps) / 2 and all(abs(gap / tick_s - round(gap / tick_s)) < 1e-3 for gap in steps_s)
     return tick_s if is_rounded else 0.0
 

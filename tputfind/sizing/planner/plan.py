@@ -292,6 +292,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     edge = edge_of(search, serving, fewer) if demand.devices is None else None
     simulated = search.judge(serving.devices + demand.spare, serving.batch_cap)
     outcome, service, samples = simulated.outcome, search.service, demand.mean_samples
+    fills = simulated.largest_batch >= outcome.batch_cap
     slope_ms, intercept_ms = service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
     per_hour = None if price is None else price.price_per_hour * outcome.devices
@@ -325,7 +326,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
         slope_ms=slope_ms,
         intercept_ms=intercept_ms,
         delay_ms=demand.wait_ms,
-        notices=tuple(notices(record, outcome, service.largest, demand, edge)),
+        notices=tuple(notices(record, outcome, service.largest, demand, edge, fills=fills)),
         price=price,
         cost_per_hour=per_hour,
         cost_per_million=None if per_hour is None else per_hour / (3600 * answered_per_s) * 1e6,
