@@ -62,7 +62,7 @@ def test_race_of_dtypes_says_that_accuracy_is_not_judged(tmp_path, ask):
     assert ran.status == 0, ran.err
     race = tputfind.load(tmp_path / "race.json")
     assert {one.spec.dtype for one in race.contenders} == {"bf16", "int8"}
-    assert "the accuracy suits, which is not judged here" in " ".join(ran.out.split())
+    assert "check the accuracy on your data, which is not judged here" in " ".join(ran.out.split())
 
 
 def test_quantised_model_computes_nearly_the_same():

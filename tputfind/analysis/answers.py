@@ -80,7 +80,9 @@ def _row_of(edge: Edge | None, rows: Sequence[Row]) -> Row | None:
 
 def largest_of(edge: Edge | None) -> str:
     """Return the largest batch as text, ``≥976`` if larger ones may fit; empty if there was no search."""
-    return "" if edge is None else f"{'' if edge.closed else '≥'}{edge.largest_batch}"
+    if edge is None:
+        return ""
+    return f"{'' if edge.closed and edge.limited_by != 'cap' else '≥'}{edge.largest_batch}"
 
 
 def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:

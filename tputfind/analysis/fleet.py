@@ -13,7 +13,7 @@ from tputfind.record.record import Record, Row, host_bound
 from tputfind.record.spec import Spec
 from tputfind.record.types import NEGLIGIBLE_BYTES, REPEATABILITY
 from tputfind.stats import CONFIDENCE, Interval, estimate, interval_of_product, mean
-from tputfind.units import format_bytes
+from tputfind.units import format_bytes, format_figure
 
 Verdict = Literal["same", "faster", "slower", "not known"]
 _CLOCKS_DIFFER: Final = 0.02
@@ -133,7 +133,7 @@ def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]
         which = f"the slowest of {len(rates)}, " if len(rates) > 1 else ""
         told.append(
             f"{job}: planned with {which}{slowest.environment.device}, while {slowest.spec.busy_devices} devices were "
-            f"busy: {slowest_per_s:.4g} samples/s at batch {best.batch_size}{change}"
+            f"busy: {format_figure(slowest_per_s)} samples/s at batch {best.batch_size}{change}"
         )
     return kept, told
 

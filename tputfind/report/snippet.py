@@ -76,9 +76,13 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.dtype in AUTOCAST:
         modes += f", torch.autocast({device}, torch.{AUTOCAST[spec.dtype]})"
     share = f" / {spec.accumulate}" if spec.accumulate > 1 else ""
-    if "loss_stand_in" in seen:
+    is_classifier = spec.source in ("torchvision", "timm") and is_one_tensor and not spec.model.startswith(_NO_SCORES)
+    if "loss_stand_in" in seen and not is_classifier:
+        about = "your loss; measured with a stand-in: the cross-entropy of class scores, or the mean square"
+        loss = f"...{share}  # {about}"
+    elif "loss_stand_in" in seen:
         labels = "torch.arange(len(y), device=y.device) % y.shape[1]"
-        about = "of scores by class; the mean square of other outputs"
+        about = "labels in turn, as measured"
         loss = f"torch.nn.functional.cross_entropy(y.float(), {labels}){share}  # {about}"
     else:
         loss = f"{'y.loss' if spec.source == 'hf' else '...'}{share}  # the loss that the model returns"
@@ -86,6 +90,8 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     yield from _step(spec, modes, f"model({inputs})", loss, device)
 
 
+_NO_SCORES: Final = ("inception_v3", "googlenet", "deeplab", "fcn_", "lraspp", "raft")
+"""Beginnings of the names of torchvision's models that return other outputs than scores of classes."""
 _VOLUME: Final = 4
 """The number of lengths of a sample of volumes or frames."""
 
@@ -132,8 +138,12 @@ def _model(record: Record, shape: Sequence[str]) -> Iterator[str]:
             yield "import torch"
             yield f"model = ...  # {spec.model}"
             yield from (f"model{end}",) if has_mode else ()
-    if is_file:
-        yield f"model.load_state_dict(torch.load({json.dumps(spec.weights)}))"
+    if is_file and f"{spec.weights}".endswith(".safetensors"):
+        yield "from safetensors.torch import load_file"
+        yield f"model.load_state_dict(load_file({json.dumps(spec.weights)}))"
+    elif is_file:
+        yield f'state = torch.load({json.dumps(spec.weights)}, map_location="cpu")'
+        yield 'model.load_state_dict(state)  # or state["state_dict"]'
     if spec.grad_checkpoint:
         yield f"model.{'gradient_checkpointing_enable' if spec.source == 'hf' else 'set_grad_checkpointing'}()"
 

@@ -46,7 +46,8 @@ def title(record: Record) -> str:
     several = spec.ranks is not None and spec.ranks > 1
     where = f"{spec.device_count} x {device_of(record)}" if spec.device_count > 1 else device_of(record)
     shared = f", shared by {spec.instances} instances" if spec.has_instances else ""
-    each = f"{' each' if spec.device_count > 1 else ''}; batch sizes are those of one" if several else ""
+    one = "instance" if spec.has_instances else "device"
+    each = f"{' each' if spec.device_count > 1 else ''}; batch sizes are per {one}" if several else ""
     return f"{work} on {where}{size}{shared}{each}{copies}{times}{busy}"
 
 
@@ -136,9 +137,16 @@ def record_names(records: Sequence[Record]) -> list[str]:
 
 
 def code(records: Sequence[Record]) -> list[str]:
-    """Return the lines of Python that run the best of a model's recipes."""
+    """Return the lines of Python that run the best of a model's recipes, at the batch size to deploy."""
     best = recipes.best_of(records)
-    return [] if best is None else list(snippet.lines(best[0], (answers.to_deploy(best[0]) or best[1]).batch_size))
+    if best is None:
+        return []
+    record, fastest = best
+    row = answers.to_deploy(record) or fastest
+    share = (row.samples_per_s or 0.0) / (fastest.samples_per_s or 1.0)
+    compared = f"{share:.0%} of the throughput of batch {fastest.batch_size}"
+    why = [] if row is fastest else [f"# batch size {row.batch_size}, the one to deploy: {compared}"]
+    return [*why, *snippet.lines(record, row.batch_size)]
 
 
 def tracebacks(records: Sequence[Record]) -> list[tuple[str, str]]:
@@ -182,10 +190,10 @@ def _scaling(record: Record) -> str:
     """Return the speedup of several devices over one; empty if that was not measured."""
     known = [(row, share) for row in record.rows if (share := record.scaling_efficiency(row)) is not None]
     times = (
-        f"{share * record.spec.device_count:.2f} times one at batch {row.batch_size} ({share:.0%})"
+        f"{share * record.spec.device_count:.2f} times the throughput of one at batch {row.batch_size} ({share:.0%})"
         for row, share in known
     )
-    return f"{record.spec.device_count} devices do {', '.join(times)}" if known else ""
+    return f"{record.spec.device_count} devices have {', '.join(times)}" if known else ""
 
 
 def _deploy(record: Record, best: Row) -> str:
@@ -207,12 +215,11 @@ def _deploy(record: Record, best: Row) -> str:
     if row is best or answers.scatter((row, best)) > ROUGH:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
-    beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the rate of batch {best.batch_size}{saved}"
+    beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the throughput of batch {best.batch_size}{saved}"
     faster = [one for one in record.rows if (one.samples_per_s or 0.0) > rate]
     unknown = any(percentile(one.latency_ms, percent) is None and not answers.too_late(spec, one) for one in faster)
-    left_out = (
-        f"; p{percent:g} of faster batches is unknown: run with --slo" if unknown and spec.slo_ms is not None else ""
-    )
+    more = f"its p{percent:g} is unknown: measure with --slo and a longer --max-seconds"
+    left_out = f"; a faster batch may meet the SLO, but {more}" if unknown and spec.slo_ms is not None else ""
     return f"{', '.join(figures)}; {beside}{left_out}"
 
 
@@ -228,7 +235,7 @@ def _effective(record: Record) -> str:
     if reached is None:
         largest = record.largest_batch or size
         others = [each for each in answers.sizes_that_divide(spec, largest) if record.row(each) is None]
-        advice = f": --batch-sizes {','.join(map(str, others))} times some" if others else ""
+        advice = f"; --batch-sizes {','.join(map(str, others))} do" if others else ""
         return f"{size} a step: no batch size that was timed divides it and leaves room for gradients{advice}"
     row, times, devices = reached.row, reached.accumulate, reached.devices
     parts = [f"batch {row.batch_size}", *([f"{times} accumulated"] if times > 1 else [])]
@@ -241,6 +248,7 @@ def _effective(record: Record) -> str:
 
 def doubt_of(record: Record, rows: Sequence[Row]) -> str:
     """Return a prefix for an answer that rests on uncertain or incomplete rows; else an empty string."""
+    rows = [row for row in rows if not answers.too_late(record.spec, row)] or rows
     widest = answers.scatter(rows)
     if widest > ROUGH:
         return f"not known, rates scatter by {widest:.0%}; best guess "
@@ -255,7 +263,7 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
 
 def _rival(record: Record, best: Row) -> Row | None:
     """Return a larger batch with an interval so wide that it may beat the fastest; None if there is no such batch."""
-    larger = [row for row in record.rows if row.batch_size > best.batch_size]
+    larger = [row for row in record.rows if row.batch_size > best.batch_size and not answers.too_late(record.spec, row)]
     known = [(interval, row) for row in larger if (interval := answers.throughput_interval(row)) is not None]
     unsure = [(interval.high, row) for interval, row in known if interval.half_width > answers.PROVISIONAL_SHARE]
     faster = [row for high_per_s, row in unsure if high_per_s > (best.samples_per_s or 0.0)]

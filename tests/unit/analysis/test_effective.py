@@ -60,7 +60,7 @@ def test_answer_for_repeated_steps_gives_bounds_and_measuring_command():
     )
     assert answer(record(*timed, effective_batch=64)) == "64 a step: batch 64, 1067 samples/s, 60.00 ms a step"
     assert "no batch size that was timed divides it" in answer(record(*timed, effective_batch=33))
-    assert "--batch-sizes 11,33 times some" in answer(record(*timed, effective_batch=33))
+    assert "--batch-sizes 11,33 do" in answer(record(*timed, effective_batch=33))
     assert "Effective" not in dict(summary(record(*timed)))
 
 

@@ -185,7 +185,7 @@ def test_plan_uses_slowest_of_all_busy_devices_and_none_alone():
     assert fleet.records_for_plan(alone) == (alone, [])
     kept, (told,) = fleet.records_for_plan([*alone, *busy])
     assert kept == [busy[1]]
-    assert "planned with the slowest of 2, cuda:1, while 3 devices were busy: 640 samples/s at batch 8, 0.80" in told
+    assert "planned with the slowest of 2, cuda:1, while 3 devices were busy: 640.0 samples/s at batch 8, 0.80" in told
     assert fleet.records_for_plan(busy)[0] == [busy[1]]
 
 
@@ -199,7 +199,7 @@ def test_plan_ignores_all_busy_devices_timed_only_at_small_batches():
     assert "planned with devices alone; batch 8, the fastest, was not timed while all were busy" in told
     kept, (told,) = fleet.records_for_plan([*alone, cut[0], whole])
     assert kept == [whole]
-    assert "640 samples/s at batch 8, 0.80 times what it does alone" in told
+    assert "640.0 samples/s at batch 8, 0.80 times what it does alone" in told
 
 
 def test_plan_keeps_devices_that_were_mostly_not_busy_together_without_others():

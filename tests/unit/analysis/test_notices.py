@@ -187,9 +187,12 @@ def test_row_is_copy_bound_if_longer_copy_takes_80_percent(into_ms, out_ms, expe
 def test_partly_compiled_step_is_reported(graphs, breaks, expected):
     compiled = Compiled(seconds=1.0, graphs=graphs, breaks=breaks)
     rows = (row(1, 4.0), changed(row(8, 5.0), compiled=compiled))
-    notice = told(replace(example(), rows=rows), "graph_breaks")
+    record = replace(example(), rows=rows, spec=replace(example().spec, mode="compile"))
+    notice = told(record, "graph_breaks")
 
     assert (notice is not None) is expected
+    own_parts = told(replace(record, spec=example().spec), "graph_breaks")  # a model that compiles parts of itself
+    assert (own_parts is not None) is (breaks > 0)
     if notice:
         assert notice.batch_sizes == (8,)
         assert notice.seen.endswith(f"graphs made: {graphs}")
@@ -270,7 +273,7 @@ def test_search_of_host_memory_reports_available_memory(otherwise):
     [
         ((0, 16 * MIB), 0, True, None),
         ((0, 16 * MIB + 1), 0, True, "the largest batch are of that moment"),
-        ((0, 16 * MIB), 0, False, "was not tried twice alike"),
+        ((0, 16 * MIB), 0, False, "the largest batch is uncertain"),
         ((16 * MIB,), 16 * MIB, True, None),
         ((16 * MIB + 1,), 16 * MIB + 1, True, "the largest batch is for what is left"),
         ((None,), None, False, None),
@@ -603,7 +606,8 @@ def test_graph_breaks_notice_gives_most_graphs_of_any_process():
     compiled = [Compiled(seconds=1.0, graphs=graphs) for graphs in (2, 5, 1)]
     one = row(8, 5.0)
     timings = tuple(replace(one.timings[0], compiled=each) for each in (*compiled, None))
-    record = replace(example(), rows=(replace(one, timings=timings),))
+    spec = replace(example().spec, mode="compile")
+    record = replace(example(), rows=(replace(one, timings=timings),), spec=spec)
 
     assert told(record, "graph_breaks").seen.endswith("graphs made: 5")
 

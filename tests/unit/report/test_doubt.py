@@ -64,7 +64,7 @@ def test_batch_to_deploy_is_provisional_if_rates_scatter_by_a_quarter():
     record = measured(NOISY)
 
     assert deploy(record).startswith("provisional, rates scatter by ")
-    assert "of the rate of batch 8" in deploy(record)
+    assert "of the throughput of batch 8" in deploy(record)
     assert ", known to within " in dict(text.summary(record))["Fastest batch"]
 
 
@@ -73,7 +73,7 @@ def test_batch_to_deploy_is_not_known_if_rates_scatter_by_half():
 
     assert deploy(record).startswith("not known, rates scatter by ")
     assert "best guess batch 2: ~1000 samples/s" in deploy(record)
-    assert "of the rate of batch 8" not in deploy(record)
+    assert "of the throughput of batch 8" not in deploy(record)
     assert dict(text.summary(record))["Fastest batch"].startswith("8, ~2000 samples/s, known to within ")
     (group,) = page.groups([record])
     assert next(tile.note for tile in group.sections[0].tiles if tile.label == "Batch to deploy").startswith(
@@ -162,3 +162,31 @@ def test_largest_batch_limited_by_time_is_approximate_and_names_step_time():
     assert largest(beside).startswith("1894, limited by --max-latency: batch 1895 took longer")
     ended = replace(record, edge=replace(edge, closed=False))
     assert largest(ended).startswith("between 1894 and 1977, limited by --max-latency: batch 1978 took 1.012 s")
+
+
+def test_batch_that_misses_the_slo_casts_no_doubt_on_the_one_that_meets_it():
+    quiet, wild = measured(QUIET), measured(WILD)
+    spec = replace(quiet.spec, slo_ms=2.0, percentile=50)
+    both = replace(quiet, spec=spec, rows=(quiet.rows[0], wild.rows[1]))
+
+    assert deploy(both).startswith("batch 2: ")
+
+
+def test_unknown_percentile_of_a_faster_batch_asks_for_more_seconds():
+    record = measured(QUIET)
+    rows = tuple(
+        replace(row, timings=tuple(replace(one, latency_ms=one.latency_ms[:1] * count) for one in row.timings))
+        for row, count in zip(record.rows, (100, 20), strict=True)
+    )
+    found = deploy(replace(record, spec=replace(record.spec, slo_ms=100.0), rows=rows))
+
+    assert "a faster batch may meet the SLO, but its p99 is unknown" in found
+    assert "--max-seconds" in found
+
+
+def test_code_says_why_its_batch_is_not_the_fastest():
+    record = measured(QUIET)
+    first, *_ = text.code([record])
+
+    assert first.startswith("# batch size 2, the one to deploy: 9")
+    assert first.endswith("% of the throughput of batch 8")

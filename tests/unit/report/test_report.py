@@ -162,6 +162,8 @@ def test_summary_shows_open_bracket_of_search(edge, expected):
     timed_not = replace(record, rows=record.rows[:1])
     assert dict(text.summary(timed_not))["Largest batch"] == f"{expected}; not yet timed in full"
     assert largest_of(found) == "≥4"
+    assert largest_of(Edge(largest_batch=64, limited_by="cap")) == "≥64"
+    assert largest_of(Edge(largest_batch=64, limited_by="memory", fails_at=65)) == "64"
     assert "largest" not in {name for name, _ in answers(record)}
 
 

@@ -50,7 +50,7 @@ def test_a_snippet_accumulates_as_it_was_measured():
     text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16", accumulate=4)
 
     assert "for x in batches:  # 4 of them\n    with torch" in text
-    about = "of scores by class; the mean square of other outputs"
+    about = "labels in turn, as measured"
     assert f"% y.shape[1]) / 4  # {about}\n    loss.backward()\noptimizer.step()" in text
 
 
@@ -88,14 +88,15 @@ def test_snippet_of_fp32_on_cuda_sets_the_arithmetic(dtype, tf32):
         ({"model": "maxvit_t", "image_size": 384}, 'get_model("maxvit_t", input_size=(224, 224)).eval()'),
         ({"model": "resnet50", "image_size": 384}, 'get_model("resnet50", weights="DEFAULT").eval()'),
         ({"model": "resnet50", "weights": "IMAGENET1K_V1"}, 'get_model("resnet50", weights="IMAGENET1K_V1").eval()'),
-        ({"model": "resnet50", "weights": "state.pt"}, 'weights="DEFAULT").eval()\nmodel.load_state_dict('),
+        ({"model": "resnet50", "weights": "state.pt"}, 'weights="DEFAULT").eval()\nstate = torch.load("state.pt", '),
+        ({"model": "resnet50", "weights": "a.safetensors"}, 'model.load_state_dict(load_file("a.safetensors"))'),
         ({"model": "vit_b_16", "weights": "DEFAULT", "image_size": 224}, 'get_model("vit_b_16", weights="DEFAULT")'),
         ({"model": "quantized_resnet18"}, 'weights="DEFAULT", quantize=True).eval()'),
         (
             {"model": "timm:vit_tiny", "image_size": 384},
             "img_size=(224, 224)).eval()  # without img_size if it takes none",
         ),
-        ({"model": "timm:vit_tiny", "weights": "state.pt"}, "pretrained=False).eval()\nmodel.load_state_dict("),
+        ({"model": "timm:vit_tiny", "weights": "state.pt"}, 'pretrained=False).eval()\nstate = torch.load("state.pt"'),
         (
             {"model": "timm:vit_tiny", "input_size": (3, 9, 9)},
             "pretrained=True, in_chans=3, img_size=(224, 224)).eval()",
@@ -124,7 +125,7 @@ def test_snippet_leaves_several_inputs_to_the_reader():
 def test_snippet_of_training_without_own_loss_draws_the_labels_of_the_measurement():
     text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16")
 
-    assert "cross_entropy(y.float(), torch.arange(len(y), device=y.device) % y.shape[1])  # of scores" in text
+    assert "cross_entropy(y.float(), torch.arange(len(y), device=y.device) % y.shape[1])  # labels in turn" in text
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -177,3 +178,11 @@ def test_snippet_of_a_core_set_names_the_cores():
     record = replace(example(), environment=replace(example().environment, device="cpu:0-1", can=CPU_CAN))
 
     assert next(snippet.lines(record, 4)) == "# started on cores 0-1 alone (taskset -c ...)"
+
+
+@pytest.mark.parametrize("model", ["hf:bert", "inception_v3", "deeplabv3_resnet50", "net.py:make"])
+def test_snippet_leaves_the_loss_to_the_user_if_the_output_is_no_tensor_of_scores(model):
+    text = lines_of(model=model, seen=("loss_stand_in",), phase="train", dtype="bf16")
+
+    assert "loss = ...  # your loss; measured with a stand-in" in text
+    assert "y.float()" not in text

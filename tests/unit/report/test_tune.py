@@ -1,5 +1,7 @@
 """The report of a race: each ratio has its two variants, and its files are recognised."""
 
+import re
+
 import pytest
 from msgspec.structs import replace
 from support.folders import ROOT
@@ -44,6 +46,23 @@ def test_compiling_is_repaid_compared_with_the_fastest_that_is_not_compiled():
     found = race()
     compiled = tuple(one for one in found.contenders if one.spec.mode not in {"eager", "cudagraph"})
     assert "make up for" not in answers_of(replace(found, contenders=compiled))
+
+
+def test_compiling_is_repaid_by_all_instances_together():
+    found = race()
+    rows = tuple(replace(one, batch_size=one.batch_size // 2, samples=one.batch_size) for one in found.record.rows)
+    two = replace(found, winner=replace(found.winner, instances=2), record=replace(found.record, rows=rows))
+
+    assert "which 251 batches of 1024 make up for" in answers_of(two)
+
+
+def test_race_for_latency_answers_at_the_batch_size_of_the_race():
+    found = race()
+    (smallest, *_) = found.record.rows
+    lowest = replace(found, goal="latency", batch_size=smallest.batch_size)
+
+    assert re.match(rf"fp16 nhwc compile:freezing, p50 \S+ ms at batch {smallest.batch_size}\b", answers_of(lowest))
+    assert f"torch.randn({smallest.batch_size}, " in text(lowest)
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -32,7 +32,7 @@ _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
         "cached",
         "inputs that were seen before are over twice as fast at {}",
         "the model keeps a cache",
-        "switch it off: these are its times",
+        "switch it off and measure again: these times are of cached inputs",
     ),
     "grows": (
         "memory_grows",
@@ -148,7 +148,7 @@ def _training_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         yield Notice(
             kind="stand_ins",
             seen="the loss is a stand-in",
-            cause="this class of transformers makes none from labels that are known",
+            cause="no labels are known for this class of transformers",
             advice="name a class with a head under architectures in config.json",
         )
     optimizer = spec.optimizer is None and not any("own_optimizers" in row.seen for row in timed)

@@ -161,7 +161,7 @@ def _other_process_notices(record: Record) -> Iterator[Notice]:
             "memory",
             cause="times and the largest batch are of that moment"
             if steady
-            else "the largest batch was not tried twice alike",
+            else "the largest batch is uncertain",
             advice="measure on a free device (--strict)",
         )
     elif before is not None and before > NEGLIGIBLE_BYTES:

@@ -6,6 +6,7 @@ from typing import Final
 from tputfind.analysis.answers import THROTTLED_SHARE, RowHealth, health, ran_in_all_processes, too_late
 from tputfind.analysis.notices.words import batches, sizes, span
 from tputfind.record.record import Notice, Record, Row, host_bound
+from tputfind.record.types import is_compile_mode
 from tputfind.stats import mean, percentile, samples_for_percentile
 
 TUTORIALS_BATCHES: Final = 100
@@ -20,7 +21,7 @@ def timing_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     yield from _allocator_notices(record, timed)
     yield from _copy_notices(timed)
     yield from _host_bound_notices(record, timed)
-    yield from _graph_break_notices(timed)
+    yield from _graph_break_notices(record, timed)
 
 
 def _window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
@@ -47,7 +48,7 @@ def _window_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             kind="few_latency_samples",
             seen=f"p{spec.percentile:g} of the latency is unknown at {batches(few)}",
             cause=f"it needs {needed} latency batches, not {min(len(row.latency_ms) for row in few)}",
-            advice=f"{f'--batches {needed}' if wanted else 'raise --max-seconds'}, or lower --percentile",
+            advice=f"{f'--batches {needed}' if wanted else 'a longer --max-seconds with --slo'}, or lower --percentile",
             batch_sizes=sizes(few),
         )
 
@@ -93,21 +94,27 @@ def _host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
         shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
+        apart = max(row.batch_size for row in bound) >= _SAME_LAUNCHES * min(row.batch_size for row in bound)
+        waits = _WAITS_FOR_PYTHON if apart or not record.spec.own_code else f"{_WAITS_FOR_PYTHON}, or {_WAITS_ITSELF}"
         ran = record.spec.phase, record.spec.mode.partition(":")[0], record.environment.can.graphs
         less_python = _LESS_PYTHON.get(ran, "") if record.spec.device_count == 1 else ""
         yield Notice(
             kind="host_bound",
             seen=f"submitting takes {span(min(shares), max(shares))} of the time at {batches(bound)}",
-            cause=_WAITS_ITSELF if grows else "the device waits for Python",
+            cause=_WAITS_ITSELF if grows else waits,
             advice="a profiler says where" if grows else f"try a larger batch{less_python}",
             batch_sizes=sizes(bound),
         )
 
 
-def _graph_break_notices(timed: Sequence[Row]) -> Iterator[Notice]:
-    """Yield the notice of steps that were compiled in part."""
+def _graph_break_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
+    """Yield the notice of steps that were compiled in part.
+
+    Without a compiling mode, the model compiles parts of itself, each a graph of its own.
+    """
+    whole = is_compile_mode(record.spec.mode)
     compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
-    pieces = [row for row in timed if any(one.graphs > 1 or one.breaks for one in compiled[row.batch_size])]
+    pieces = [row for row in timed if any((whole and one.graphs > 1) or one.breaks for one in compiled[row.batch_size])]
     if pieces:
         graphs = max(one.graphs for row in pieces for one in compiled[row.batch_size])
         yield Notice(
@@ -121,6 +128,7 @@ def _graph_break_notices(timed: Sequence[Row]) -> Iterator[Notice]:
 
 _SAME_LAUNCHES: Final = 4.0
 """Launching the kernels of a large batch takes as long as for a small one, except for host load."""
+_WAITS_FOR_PYTHON: Final = "the device waits for Python"
 _WAITS_ITSELF: Final = "the model's own code waits for the device (.item())"
 _LESS_PYTHON: Final = {
     ("infer", "eager", True): ", --mode cudagraph or compile",
@@ -154,7 +162,7 @@ def _health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             "look at them with its vendor's tool",
         )
     elif unseen and record.environment.device_uuid is not None:
-        why = "NVML cannot be read", "install nvidia-ml-py and NVIDIA's driver"
+        why = "NVML does not answer for it", "install nvidia-ml-py; an instance of MIG has no clocks of its own"
     if all(why):
         yield Notice(
             kind="health_unknown",

@@ -28,6 +28,7 @@ from tputfind.units import MIB, format_about, format_amount, format_bytes, forma
 _BATCH_SIZE: Final = Axis(label="batch size", scale="log2", reads="batch {}")
 _MOST_POINTS: Final = 300
 """Maximum points per plot; keeps a page under 1 MB."""
+_OF_SINGLE: Final = "Latencies are of single batches, each sent after the one before has ended."
 _INTERVALS: Final = "are 95 % confidence intervals."
 MOST_BOXES: Final = 32
 """Maximum batch sizes with boxes; above this, quantiles are lines, since boxes would overlap."""
@@ -233,7 +234,7 @@ def latency(records: Sequence[Record]) -> Chart:
         kind="latency",
         title="Latency against batch size",
         about=title_of(records),
-        words=f"{ends} {words} Of single batches sent to the idle device.".strip(),
+        words=f"{ends} {words} {_OF_SINGLE}".strip(),
         x=_BATCH_SIZE,
         y=Axis(label=label, scale=_scale_of(values, "log10")),
         series=series,
@@ -416,9 +417,7 @@ class _Bar(NamedTuple):
 
 _BARS: Final = (
     _Bar("throughput", "Throughput", "", f" Whiskers {_INTERVALS}", _throughput),
-    _Bar(
-        "latency", "Latency, p50", "Of single batches sent to the idle device.", " Whiskers end at the p99.", _latency
-    ),
+    _Bar("latency", "Latency, p50", _OF_SINGLE, " Whiskers end at the p99.", _latency),
     _Bar("memory", "Peak memory", "What the device must hold.", "", _memory),
     _Bar("clock", "SM clock", "The mean while the throughput was timed.", "", _clock),
     _Bar("power", "Power", "The mean while the throughput was timed.", "", _power),

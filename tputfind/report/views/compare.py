@@ -97,13 +97,13 @@ def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
 
 def _verdict(best: Judgement, tolerance: float) -> str:
     old, new = _rate(best.old_per_s, best.old_share), _rate(best.new_per_s, best.new_share)
-    rates = f"{old.text} at batch {best.old_batch} and {new.text} at {best.new_batch}"
+    rates = f"OLD {old.text} samples/s (batch {best.old_batch}), NEW {new.text} samples/s (batch {best.new_batch})"
     because = f"; {best.reason}" if best.reason else ""
     if best.ratio is None or best.low is None or best.high is None:
-        return f"{_WORDS[best.verdict]}: {rates} samples/s{because}"
+        return f"{_WORDS[best.verdict]}: {rates}{because}"
     within = f" within {100 * tolerance:g} %" if best.verdict == "same" else ""
-    ratio = f"{best.ratio:.3f} times ({best.low:.3f} to {best.high:.3f})"
-    return f"{_WORDS[best.verdict]}{within}: {rates} samples/s, {ratio}{because}"
+    ratio = f"NEW/OLD {best.ratio:.3f} ({best.low:.3f} to {best.high:.3f})"
+    return f"{_WORDS[best.verdict]}{within}: {rates}; {ratio}{because}"
 
 
 def _remarks_of(row: Judgement) -> list[str]:

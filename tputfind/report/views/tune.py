@@ -10,7 +10,7 @@ from tputfind.analysis.answers import fastest_within_slo
 from tputfind.analysis.race import Contender, Outcome, Race, batch_of, pareto_front, recipe_of, speeds
 from tputfind.record.record import Record
 from tputfind.record.types import QUANTIZED, is_compile_mode
-from tputfind.report import text
+from tputfind.report import snippet, text
 from tputfind.report.charts.chart import Chart
 from tputfind.report.charts.charts import pareto
 from tputfind.report.document import (
@@ -32,6 +32,7 @@ from tputfind.report.document import (
     without_blanks,
 )
 from tputfind.report.views.records import record_document
+from tputfind.stats import percentile
 from tputfind.units import format_about
 
 _WORDS: Final[dict[Outcome, str]] = {
@@ -63,7 +64,7 @@ def _document(race: Race, title: str, chart: Chart | Defect) -> Document:
             *sections_of("the Pareto front", lambda: _pareto(race)),
             *drawn,
             *sections_of("the answers", lambda: [Answers(tuple(_answers(race, at)))]),
-            *([] if record is None else sections_of("the code", lambda: _code(record))),
+            *([] if record is None else sections_of("the code", lambda: _code(race, record))),
             *([] if record is None else [record_document(record, "")]),
         ),
     )
@@ -84,19 +85,25 @@ def _about(value: float) -> Cell:
     return Cell(format_about(value), value)
 
 
-def _code(record: Record) -> list[Code]:
+def _code(race: Race, record: Record) -> list[Code]:
     """Return the lines of Python that run the winner; empty if no batch was timed."""
-    lines = text.code([record])
+    raced = record.row(batch_of(race.winner, race.batch_size)) if race.goal != "throughput" else None
+    lines = text.code([record]) if raced is None else list(snippet.lines(record, raced.batch_size))
     return [Code(tuple(lines), "python")] if lines else []
 
 
 def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     best = None if race.record is None else fastest_within_slo(race.record)
+    if race.record is not None and race.goal != "throughput":  # the answer is of the batch size of the race
+        best = race.record.row(batch_of(race.winner, race.batch_size)) or best
     rate = ""
     if best is not None and best.samples_per_s is not None:
-        count = race.winner.instances
+        count, p50_ms = race.winner.instances, percentile(best.latency_ms, 50)
         each = f": {count} instances with {best.batch_size} samples each" if count > 1 else ""
-        rate = f", {format_about(best.samples_per_s)} samples/s at batch {count * best.batch_size}{each}"
+        figure = f"{format_about(best.samples_per_s)} samples/s"
+        if race.goal == "latency" and p50_ms is not None:
+            figure = f"p50 {format_about(p50_ms)} ms"
+        rate = f", {figure} at batch {count * best.batch_size}{each}"
     late = "; not measured in full" if race.record is None else ""
     late = "; the race was interrupted before it was measured in full" if race.interrupted else late
     guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
@@ -114,7 +121,7 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     if race.undecided:
         yield "Undecided", f"{describe(race.undecided)}: give it a longer --budget"
     if quantized := [race.recipe_of(one.spec) for one in race.contenders if one.spec.dtype in QUANTIZED]:
-        yield "Quantised", f"{', '.join(quantized)}: if the accuracy suits, which is not judged here"
+        yield "Quantised", f"{', '.join(quantized)}: check the accuracy on your data, which is not judged here"
     if compiling := _compiling(race):
         yield "Compiling", compiling
     for one in race.contenders:
@@ -139,7 +146,7 @@ def _compiling(race: Race) -> str:
     compiled_s = max((one.compiled.seconds for one in row.timings if one.compiled is not None), default=None)
     if compiled_s is None:
         return ""
-    gained_s = row.batch_size / row.samples_per_s * (1 / best.of_winner - 1)
+    gained_s = row.batch_size * race.winner.instances / row.samples_per_s * (1 / best.of_winner - 1)
     repaid = f"{compiled_s / gained_s:.0f} batches of {batch_size} make up for"
     return f"takes {compiled_s:.0f} s, which {repaid}, compared with {race.recipe_of(best.spec)}"
 
