@@ -265,7 +265,10 @@ def _time_batches(
     device = open_device_of(asked.spec, asked.can) if tried is None else tried.device
     workload = tried.loaded.workload if tried is not None and tried.loaded is not None else None
     passed, load = asked.passed, Load()
-    for batch_size in asked.batch_sizes:
+    for place, batch_size in enumerate(asked.batch_sizes):
+        if place and asked.spec.own_code:  # the size before may be in reference cycles, which its windows froze
+            gc.unfreeze()
+            gc.collect()
         start, met_s = perf_counter(), listener.met_s
         try:
             if workload is None:
@@ -523,9 +526,6 @@ def _load(spec: Spec, device: Device, workload: Workload | OwnStep, batch_size: 
 
     Trials load the same as rows, since a few MiB matter near the largest batch.
     """
-    if spec.own_code:  # batches of another size may be in reference cycles, which were frozen with all the rest
-        gc.unfreeze()
-        gc.collect()
     device.reset_memory_use()
     stopwatch = device.stopwatch(MOST_MARKED + 1)
     if spec.transfer == "none":

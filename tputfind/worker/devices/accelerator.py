@@ -125,8 +125,7 @@ def _import_kind(kind: str) -> None:
             f"install {package.partition('.')[0]}, made for torch {torch.__version__.partition('+')[0]}",
         ) from None
     except Exception as error:  # an import can raise anything: ImportError, OSError, RuntimeError
-        said = (f"{error}".strip().splitlines() or [type(error).__name__])[0]
-        raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {said}", HINT) from None
+        raise NoSuchDevice(f"there is no {kind} here: {package} does not import: {said(error)}", HINT) from None
     if not hasattr(torch, kind):
         raise NoSuchDevice(f"there is no {kind} here: {package} adds no such device to torch", HINT)
 
