@@ -162,7 +162,7 @@ def _health_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             "look at them with its vendor's tool",
         )
     elif unseen and record.environment.device_uuid is not None:
-        why = "NVML does not answer for it", "install nvidia-ml-py; an instance of MIG has no clocks of its own"
+        why = "NVML does not answer", "install nvidia-ml-py; MIG has no clocks of its own"
     if all(why):
         yield Notice(
             kind="health_unknown",
