@@ -284,7 +284,7 @@ REFUSED = [
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
     ("steps.py:uses_up_a_generator", (), 2, "a step uses up the generator in its batch, which is empty in the next"),
     ("steps.py:takes_args", (), 2, "takes_args(args) is called with a batch size, as one argument makes steps"),
-    ("steps.py:takes_args", ("--input-size", 8), 2, "a factory of a model takes no arguments"),
+    ("steps.py:takes_args", ("--input-size", "8"), 2, "a factory of a model takes no arguments"),
     ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
     ("steps.py:data_end", (), 5, "its training ended at step 5, by StopIteration"),

@@ -16,7 +16,7 @@ _FROM_TRIALS: Final = (
 )
 _ON_FAKE: Final = {
     "infer": (
-        "39 of 39 forecasts were this close to an H200's result; memory that libraries take is assumed to be an H200's"
+        "17 of 17 forecasts were this close to an H200's result; memory that libraries take is assumed to be an H200's"
     ),
     "train": (
         "29 of 29 forecasts were within 1.5 % of an H200's result, half within 0.4 %, and 15 too high; "
