@@ -22,8 +22,8 @@ from tputfind.report.columns import COLUMNS
 _OPTIONS: Final = """\
 # Options
 
-`python docs/generate.py` writes this page. `tputfind --help` shows the first options and all commands,
-`tputfind COMMAND --help` those of one command. Options come before or after a model; `--ray` without an address comes after.
+`python docs/generate.py` writes this page. `tputfind --help` shows the first options and all commands, `tputfind
+COMMAND --help` those of one command. Options come before or after a model; `--ray` without an address comes after.
 
 | value | form |
 |---|---|
@@ -150,7 +150,7 @@ OTHER_FILES: Final = {
     },
     "races": {
         "recipe outcome against ratio low high seconds reason of_winner": (
-            "the variant, and what became of it; the leader that it was timed with, the ratio to it and its interval; the "
+            "the variant, and its outcome; the leader that it was timed with, the ratio to it and its interval; the "
             "seconds that it took; why it failed or was not tried; its throughput over the winner's"
         ),
     },

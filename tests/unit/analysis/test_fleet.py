@@ -37,12 +37,12 @@ STEADY = (10.0, 10.001, 9.999)
 
 
 def test_processors_of_two_hosts_are_two_devices():
-    def of_host(name):
+    def record_of_host(name):
         record = of_device(0, timed(8, STEADY))
         spec, there = replace(record.spec, device="cpu"), replace(record.environment, device="cpu", device_uuid=None)
         return replace(record, spec=spec, environment=replace(there, host=name))
 
-    (found,) = fleet.compare_devices([of_host("one"), of_host("other")])
+    (found,) = fleet.compare_devices([record_of_host("one"), record_of_host("other")])
 
     assert len(found.devices) == 2
 
