@@ -335,7 +335,7 @@ def module_and_loss():
     return nn.Linear(8, 2), nn.CrossEntropyLoss()
 
 
-def on_two_devices():
+def model_on_two_devices():
     model = nn.DataParallel(nn.Linear(8, 2))
     model.device_ids = [0, 1]
     return model, small_inputs

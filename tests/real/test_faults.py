@@ -40,7 +40,7 @@ from support.folders import MODELS
         ([f"{MODELS}/plain.py:returns_text"], 2, "returned str, not a module"),
         ([f"{MODELS}/plain.py:inputs_and_module"], 2, "returned tuple, not a module"),
         ([f"{MODELS}/plain.py:module_and_loss", "--input-size", "8"], 2, "returned tuple, not a module"),
-        ([f"{MODELS}/plain.py:on_two_devices"], 2, "spreads each batch over 2 devices, of which one is measured"),
+        ([f"{MODELS}/plain.py:model_on_two_devices"], 2, "spreads each batch over 2 devices, of which one is measured"),
         ([f"{MODELS}/plain.py:module_alone"], 2, "--input-size"),
         (
             [f"{MODELS}/plain.py:inputs_of_one_size", "--batch-sizes", "1,16"],

@@ -159,14 +159,14 @@ def test_cap_at_largest_measured_batch_is_reported_if_several_devices_fill_it(gi
     asked = read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **given})
     measured = record((1, 1000), (8, 1000))
 
-    def seen(devices: int, **more: bool) -> list[str]:
+    def find(devices: int, **more: bool) -> list[str]:
         outcome = msgspec.structs.replace(outcome_of(8), devices=devices)
         found = notices(measured, outcome, 8, asked, **more)
         return [notice.seen for notice in found if notice.kind == "largest_measured"]
 
-    assert seen(2) == [f"a larger maximum batch size than 8 may {better}"]
-    assert seen(2, fills=False) == []
-    assert bool(seen(1)) == bool(given)
+    assert find(2) == [f"a larger maximum batch size than 8 may {better}"]
+    assert find(2, fills=False) == []
+    assert bool(find(1)) == bool(given)
 
 
 def test_short_log_of_arrivals_is_reported():

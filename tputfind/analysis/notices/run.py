@@ -159,9 +159,7 @@ def _other_process_notices(record: Record) -> Iterator[Notice]:
             kind="memory_of_others_changed",
             seen=f"other processes held {format_bytes(min(known))} to {format_bytes(max(known))} of the device's "
             "memory",
-            cause="times and the largest batch are of that moment"
-            if steady
-            else "the largest batch is uncertain",
+            cause="times and the largest batch are of that moment" if steady else "the largest batch is uncertain",
             advice="measure on a free device (--strict)",
         )
     elif before is not None and before > NEGLIGIBLE_BYTES:
