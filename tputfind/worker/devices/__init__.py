@@ -87,13 +87,13 @@ def failure_of(
         device.memory_is_short(),
         smaller_untried=smallest is not None and batch_size > smallest,
         own_memory=device.capabilities.own_memory,
-        printed=_read_printed(),
+        printed=_read_stderr(),
     )
     device.lift_limit()
     return exception_failure(error, circumstances)
 
 
-def _read_printed() -> str:
+def _read_stderr() -> str:
     """Return the end of what this process has written to its standard error output, if that is a file."""
     with suppress(OSError):
         return os.pread(2, _MOST_PRINTED, max(0, os.fstat(2).st_size - _MOST_PRINTED)).decode(errors="replace")
