@@ -246,8 +246,8 @@ def evidence_page() -> str:
     lines = [
         "# Evidence",
         "",
-        "`python docs/generate.py` computes every figure from its files and writes this page. All records (`.json`)",
-        "were measured by the method of this version. Some tables (`.csv`) and outputs of tests are older.",
+        "`python docs/generate.py` computes the figures from their files. Records (`.json`) are of this version;",
+        "some tables and test outputs are older. Records of 2026-11-29 count inputs of earlier rows in a row's memory.",
         "",
         _table(("claim", "figure", "command", "hardware", "files"), map(_evidence, CLAIMS)),
     ]

@@ -42,7 +42,7 @@ def test_slowdown_is_reported_with_interval_and_fails_the_gate(pair, ask):
     failing = ask(pair, "compare", "old.json", "new.json", "--fail-slower", "3%")
 
     assert told.status == 0, told.err
-    assert "SLOWER: 1000 at batch 8 and 952.4 at 8 samples/s, 0.952 times (" in told.out
+    assert "SLOWER: OLD 1000 samples/s (batch 8), NEW 952.4 samples/s (batch 8)" in told.out
     assert "| verdict" in (pair / "pr.md").read_text()
     assert [one["verdict"] for one in json.loads((pair / "all.json").read_text())[0]["rows"]] == ["slower", "slower"]
     assert failing.status == 1
@@ -69,7 +69,7 @@ def test_folders_are_compared_by_record_and_unmatched_ones_reported(tmp_path, as
     assert ran.status == 0, ran.err
     assert "resnet50 fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
     assert "resnet50 bf16 nchw eager" in ran.out
-    assert "0.833 times" in ran.out  # a folder's newest finished record of the same work counts
+    assert "NEW/OLD 0.833" in ran.out  # a folder's newest finished record of the same work counts
     assert "new has several records of resnet50 fp16 nchw eager" in ran.err
     assert "NEW has no record of gone" in ran.err
     assert "broken.json is not a tputfind record" in ran.err
