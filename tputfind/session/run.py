@@ -144,6 +144,8 @@ def _search(session: Session, progress: Progress) -> Edge:
     if edge.largest_batch == 0 and not session.record.rows:
         smallest = min(session.record.trials, key=lambda trial: trial.batch_size)
         session.update(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
+    if edge.limited_by == "timeout" and edge.fails_at is None and session.lacks_time():
+        edge = msgspec.structs.replace(edge, limited_by="cut_short")  # by the budget, not by the limit of a search
     soaked_batches = spec.soak if edge.largest_batch else 0
     return msgspec.structs.replace(
         edge,

@@ -245,6 +245,10 @@ class Session:
         left_s = min(_LONGEST_SEARCH_S - taken_s, self.runner.seconds_left())
         return seconds <= min(left_s, _LONGEST_SEARCH_S / 2)
 
+    def lacks_time(self) -> bool:
+        """Whether ``--budget`` leaves less time than the longest trial may take."""
+        return self.runner.seconds_left() < _LONGEST_SEARCH_S / 2
+
     def edge_if_expandable(self) -> int | None:
         """Return the largest batch expected with expandable segments; None without a forecast, or if they are on."""
         return expectations.edge_if_expandable(self.record, self.known(self.runner.memory_limit_bytes))
