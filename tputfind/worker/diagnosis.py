@@ -5,10 +5,8 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, Final
 
-import torch
 from msgspec.structs import replace
 
 from tputfind.errors import BadRequest, NoSuchDevice
@@ -20,6 +18,7 @@ from tputfind.record.types import GRAD_MODES
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inspect import candidates, granularity_notice, open_device_of
 from tputfind.worker.own_step import OwnStep, make_workload
+from tputfind.worker.placing import free_memory
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
@@ -130,9 +129,7 @@ class _Attempt:
     def release(self) -> None:
         """Free the model; a further call of ``error`` builds it again."""
         self._workload = None
-        gc.collect()
-        with suppress(AttributeError):  # a CPU keeps no free memory
-            torch.get_device_module(self._device.torch_device).empty_cache()
+        free_memory(self._device.torch_device)
 
     def names_without_gradient(self, error: BaseException) -> str:
         """Return the names of parameters without gradient in DDP's error; ``some parameters`` if it has no numbers."""

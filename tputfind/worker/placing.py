@@ -177,6 +177,13 @@ def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequenc
         raise MemoryError(f"the inputs of batch {batch_size} take {format_bytes(needed)} {has}")
 
 
+def free_memory(device: torch.device) -> None:
+    """Collect garbage, since modules are in reference cycles, and give the memory back to the device."""
+    gc.collect()
+    with suppress(AttributeError):  # a CPU keeps no free memory
+        torch.get_device_module(device).empty_cache()
+
+
 def build(
     source: Source, spec: Spec, dtype: torch.dtype | None, device: torch.device, *, filled: bool = True
 ) -> tuple[nn.Module, Inputs]:
@@ -193,9 +200,7 @@ def build(
         built = _build_in_place(source, spec, dtype, device, filled=filled)
         if built is not None:
             return built
-        gc.collect()  # modules are in reference cycles
-        with suppress(AttributeError):
-            torch.get_device_module(device).empty_cache()
+        free_memory(device)
         seed_all(spec.seed)
     module, inputs = source.build()
     source.finish(module)
