@@ -24,7 +24,7 @@ from tputfind.report.outputs import Outputs, Places, Source, check_places, table
 from tputfind.report.progress import show_progress
 from tputfind.runners import cluster, sweep
 from tputfind.runners.cluster import Cluster
-from tputfind.runners.devices import is_list, names
+from tputfind.runners.devices import check_recipes, is_list, names
 from tputfind.runners.host import Devices, Host
 from tputfind.runners.places import Choice
 from tputfind.runners.sweep import Job
@@ -108,9 +108,8 @@ def _read_new(
         raise BadRequest("no MODEL was named", "see tputfind --help")
     recipes = list(sweep.each_recipe(options))
     specs = [spec for model in given["models"] for spec in dict.fromkeys(read_spec(model, one) for one in recipes)]
-    for name in names(devices.names) if devices else ():
-        for one in recipes:
-            read_spec(given["models"][0], {**one, "device": name})  # refuses what the device does not take
+    if devices is not None:
+        check_recipes(given["models"][0], recipes, devices.names)
     begun = sorted(asked.resumed.glob("*.json")) if asked and asked.resumed else ()
     sources = [*record_sources(begun), *model_sources(specs)]
     any_device = devices is not None or asked is not None

@@ -610,7 +610,7 @@ def _last_line(output: IO[bytes] | None) -> str:
 
 
 def _oom_kills() -> int:
-    """Return how many processes this machine's kernel has killed for want of memory; 0 if it does not say."""
+    """Return how many processes the kernel has killed because memory ran out; 0 if that is unknown."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/vmstat").read_text().splitlines():
             if line.startswith("oom_kill "):

@@ -143,9 +143,7 @@ def code(records: Sequence[Record]) -> list[str]:
         return []
     record, fastest = best
     row = answers.to_deploy(record) or fastest
-    share = (row.samples_per_s or 0.0) / (fastest.samples_per_s or 1.0)
-    compared = f"{share:.0%} of the throughput of batch {fastest.batch_size}"
-    why = [] if row is fastest else [f"# batch size {row.batch_size}, the one to deploy: {compared}"]
+    why = [] if row is fastest else [f"# batch size {row.batch_size}, the one to deploy: {_share_of(row, fastest)}"]
     return [*why, *snippet.lines(record, row.batch_size)]
 
 
@@ -215,12 +213,16 @@ def _deploy(record: Record, best: Row) -> str:
     if row is best or answers.scatter((row, best)) > ROUGH:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
-    beside = f"{rate / (best.samples_per_s or 1.0):.0%} of the throughput of batch {best.batch_size}{saved}"
     faster = [one for one in record.rows if (one.samples_per_s or 0.0) > rate]
     unknown = any(percentile(one.latency_ms, percent) is None and not answers.too_late(spec, one) for one in faster)
     more = f"its p{percent:g} is unknown: measure with --slo and a longer --max-seconds"
     left_out = f"; a faster batch may meet the SLO, but {more}" if unknown and spec.slo_ms is not None else ""
-    return f"{', '.join(figures)}; {beside}{left_out}"
+    return f"{', '.join(figures)}; {_share_of(row, best)}{saved}{left_out}"
+
+
+def _share_of(row: Row, best: Row) -> str:
+    share = (row.samples_per_s or 0.0) / (best.samples_per_s or 1.0)
+    return f"{share:.0%} of the throughput of batch {best.batch_size}"
 
 
 def _is_only_row(record: Record) -> bool:

@@ -86,6 +86,18 @@ def names(device: str) -> list[str]:
     return found
 
 
+def check_recipes(model: str, recipes: Iterable[Mapping[str, object]], device: str) -> None:
+    """Refuse a recipe that a device of a list does not take, such as more instances than cores.
+
+    Raises:
+        BadRequest: the device does not take it, or ``device`` is not a list of devices.
+    """
+    found = names(device)
+    for recipe in recipes:
+        for name in found:
+            read_spec(model, {**recipe, "device": name})
+
+
 def _names(device: str) -> Iterator[str]:
     """Yield the name of each device in a list; ``cuda`` is its first device."""
     for part in filter(None, _lower(device).split(",")):

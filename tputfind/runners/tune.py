@@ -28,7 +28,7 @@ from tputfind.record.record import Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
 from tputfind.runners.compare import inspect_at_once
-from tputfind.runners.devices import HostPlace, is_list, names, overlaps, places_of
+from tputfind.runners.devices import HostPlace, check_recipes, is_list, overlaps, places_of
 from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.race import Course
 from tputfind.runners.sweep import Job, each_recipe, sweep
@@ -102,9 +102,8 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
     if devices is not None:
         del given["device"]
     specs = list(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)))
-    for name in names(devices) if devices else ():
-        for one in each_recipe(given):
-            read_spec(model, {**one, "device": name})  # refuses what the device does not take
+    if devices is not None:
+        check_recipes(model, each_recipe(given), devices)
     plain = specs[0]
     if len(plain.batch_sizes or (1,)) > 1:
         raise BadRequest("--batch-sizes: a race is at one batch size")

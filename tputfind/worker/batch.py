@@ -44,8 +44,7 @@ _ROOM: Final = 1.25
 
 
 class _Inputs:
-    """The inputs of a batch, and those that the last step was given: with new containers at each step if it changes
-    them.
+    """The inputs of a batch, and those given to its last step; each step gets new containers if steps change them.
 
     Steps refer to this, and not to their batch: in a reference cycle the inputs would outlive the batch, since
     ``time_windows`` freezes the garbage collector.

@@ -1,4 +1,4 @@
-"""The recipes requested by option lists, and what is known of those that a device refuses."""
+"""The recipes that option lists request, and the inspections of recipes that a device refuses."""
 
 from hypothesis import given
 from hypothesis import strategies as st

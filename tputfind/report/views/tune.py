@@ -8,7 +8,7 @@ from typing import Final
 
 from tputfind.analysis.answers import fastest_within_slo
 from tputfind.analysis.race import Contender, Outcome, Race, batch_of, pareto_front, recipe_of, speeds
-from tputfind.record.record import Record
+from tputfind.record.record import Record, Row
 from tputfind.record.types import QUANTIZED, is_compile_mode
 from tputfind.report import snippet, text
 from tputfind.report.charts.chart import Chart
@@ -87,15 +87,20 @@ def _about(value: float) -> Cell:
 
 def _code(race: Race, record: Record) -> list[Code]:
     """Return the lines of Python that run the winner; empty if no batch was timed."""
-    raced = record.row(batch_of(race.winner, race.batch_size)) if race.goal != "throughput" else None
+    raced = None if race.goal == "throughput" else _row_of_race(race)
     lines = text.code([record]) if raced is None else list(snippet.lines(record, raced.batch_size))
     return [Code(tuple(lines), "python")] if lines else []
 
 
+def _row_of_race(race: Race) -> Row | None:
+    """Return the winner's row at the batch size of the race; None if that was not timed in full."""
+    return None if race.record is None else race.record.row(batch_of(race.winner, race.batch_size))
+
+
 def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
     best = None if race.record is None else fastest_within_slo(race.record)
-    if race.record is not None and race.goal != "throughput":  # the answer is of the batch size of the race
-        best = race.record.row(batch_of(race.winner, race.batch_size)) or best
+    if race.goal != "throughput":
+        best = _row_of_race(race) or best
     rate = ""
     if best is not None and best.samples_per_s is not None:
         count, p50_ms = race.winner.instances, percentile(best.latency_ms, 50)
@@ -136,9 +141,7 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
 
 def _compiling(race: Race) -> str:
     """Return the time of compiling the winner and the batches that repay it; empty if unknown or not compiled."""
-    rows = () if race.record is None or race.cost.unit != "s" else race.record.rows
-    batch_size = batch_of(race.winner, race.batch_size)
-    row = next((one for one in rows if one.batch_size == batch_size), None)
+    row = _row_of_race(race) if race.cost.unit == "s" else None
     plain = [one for one in race.contenders if one.of_winner and not is_compile_mode(one.spec.mode)]
     best = max(plain, key=lambda one: one.of_winner or 0.0, default=None)
     if row is None or best is None or not best.of_winner or best.of_winner >= 1 or not row.samples_per_s:
@@ -147,7 +150,7 @@ def _compiling(race: Race) -> str:
     if compiled_s is None:
         return ""
     gained_s = row.batch_size * race.winner.instances / row.samples_per_s * (1 / best.of_winner - 1)
-    repaid = f"{compiled_s / gained_s:.0f} batches of {batch_size} make up for"
+    repaid = f"{compiled_s / gained_s:.0f} batches of {row.batch_size} make up for"
     return f"takes {compiled_s:.0f} s, which {repaid}, compared with {race.recipe_of(best.spec)}"
 
 
