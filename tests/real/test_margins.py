@@ -12,7 +12,7 @@ from support.folders import MODELS
 from tputfind.record.record import TRIAL_STEPS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
-ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "258MiB", *QUICK)
+ASKED = (f"{MODELS}/plain.py:blocks_of_their_own", "--memory-limit", "272MiB", *QUICK)
 
 
 @pytest.mark.parametrize(("headroom", "expected"), [("25%", 6), ("128MiB", 4)])
@@ -61,12 +61,12 @@ def test_headroom_exceeding_memory_is_refused(tmp_path, ask):
     ran = ask(tmp_path, *ASKED, "--headroom", "1GiB")
 
     assert ran.status == 2
-    assert "--headroom 1.0 GiB leaves nothing of the 258 MiB" in ran.err
+    assert "--headroom 1.0 GiB leaves nothing of the 272 MiB" in ran.err
 
 
 @pytest.mark.parametrize(("soak", "expected"), [(0, 8), (60, 4)])
 def test_soak_catches_workload_that_grows_at_its_fiftieth_step(tmp_path, ask, soak, expected):
-    asked = (f"{MODELS}/plain.py:takes_more_at_the_fiftieth", "--memory-limit", "258MiB", *QUICK)
+    asked = (f"{MODELS}/plain.py:takes_more_at_the_fiftieth", "--memory-limit", "272MiB", *QUICK)
     ran = ask(tmp_path, *asked, "--soak", soak)
 
     assert ran.status == 0, ran.err
