@@ -117,6 +117,9 @@ class Kept(Children):
         while self._interrupted.poll():
             self._interrupted.recv_bytes()
         self.end_within(None)
+        for each in self._copies:
+            each.close()
+        self._copies, self._others = [], []
 
     def end(self) -> None:
         """End this server, and those that were kept for other options."""

@@ -16,7 +16,7 @@ def follow() -> None:
         folder, variables, live = json.loads(Path(os.environ[PLACE]).read_text())
         os.chdir(folder)
         os.environ.update(variables)
-        if live:
+        if live and not os.environ.get(LIVE_OBJECT):  # a copy of the server may have an object of its own
             os.environ[LIVE_OBJECT] = str(os.open(live, os.O_RDONLY))
 
 

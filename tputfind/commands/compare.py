@@ -86,9 +86,9 @@ def _measure_in_turns(
     asked = in_turn.read_request(models, recipe, *gates)
     outputs = check_places(places, model_sources(asked.specs), json="comparison", question=Question(asked.specs))
     with ExitStack() as stack:
-        both = (stack.enter_context(Children(trust_model_file=trust)) for _ in asked.specs)
+        children = stack.enter_context(Children(trust_model_file=trust))
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
-        found = in_turn.measure(asked, (next(both), next(both)), progress)
+        found = in_turn.measure(asked, (children, children.copy()), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     return found, outputs
 

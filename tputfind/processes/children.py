@@ -51,6 +51,8 @@ KILL: Final = b"kill"
 """Message to the server: end the child at work."""
 COPY: Final = b"copy"
 """Message to the server, followed by a connection: fork another server, which answers there."""
+COPY_WITH: Final = b"copy with"
+"""As ``COPY``, followed by a further file, which holds the user's own object for the other server."""
 IMPORT: Final = b"import "
 """Message to the server, followed by a package name: import the package, which later children need."""
 OPENED: Final = b"opened"
@@ -110,7 +112,8 @@ class Children:
             variables: additions to the environment of the server and its children.
             cores: the only cores that the server and its children run on; None for all.
         """
-        self._others: list[_Copy] = []
+        self._copies: list[_Copy] = []
+        self._others: list[_Copy] = []  # those of them that serve the other ranks
         self._numbers = itertools.count()
         self._checked: set[tuple[str, int]] = set()
         self._shared = () if live is None else (live.fileno(),)
@@ -124,7 +127,7 @@ class Children:
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
         self._openers: set[str] = set()
-        self._wanted: tuple[str, ...] = ()
+        self._wanted: dict[str, None] = {}  # packages to import before the next question
         self._sending = Lock()
         self._deadline_s: float | None = None
         self._last_start_s: float | None = None
@@ -137,9 +140,9 @@ class Children:
         self.close()
 
     def close(self) -> None:
-        """End the servers of all ranks, and every child."""
-        for other in self._others:
-            other.close()
+        """End the server with its copies, and every child."""
+        for each in self._copies:
+            each.close()
         if self._control is not None:
             self._control.close()  # the server then ends its children and itself
         if self._server is not None:
@@ -217,8 +220,8 @@ class Children:
             return ""
         if package not in self._imports:
             said = self._import_package(control, package)
-            for other in self._others:
-                other.close()  # the next copy of this server has the package
+            for each in self._copies:
+                each.close()  # the next copy of this server has the package
             if said == OPENED.decode():
                 self._openers.add(package.partition(".")[0])
                 self.close()
@@ -249,6 +252,8 @@ class Children:
         """
         for package in self._wanted if group is None else ():
             self.preload(package)
+        for each in self._copies:
+            each.connect()  # now, while no child of this server is at work
         spec: Spec | None = getattr(question, "spec", None)
         size = None if spec is None or group is not None else spec.ranks
         if spec is None or size is None:
@@ -258,9 +263,9 @@ class Children:
             self._check_devices(spec, size)
             self._checked.add((spec.device, size))
         folder = self._meeting_place(size)
-        self._others += [_Copy(self) for _ in range(size - 1 - len(self._others))]
-        for other in self._others[: size - 1]:
-            other.connect()  # now, while no child of this server is at work
+        while len(self._others) < size - 1:
+            self._others.append(self.copy())
+            self._others[-1].connect()  # as above
         job = Job(self.end_child, timeout_s, folder, spec)
         try:
             names = spec.devices if len(spec.devices) == size else spec.devices * size
@@ -368,7 +373,7 @@ class Children:
                 with suppress(OSError):
                     control.send_bytes(KILL)
             status = self._exit_status(control)
-            self._wanted = lines.imports
+            self._wanted |= dict.fromkeys(lines.imports)
         if not finished:
             if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
                 raise ChildFailed(failures.misuse_failure())
@@ -418,17 +423,26 @@ class Children:
                 raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
             for package in self._imports:  # the previous server, which ended, had them
                 self._import_package(ours, package)
-            for other in self._others:
-                other.close()  # they died with the previous server
+            for each in self._copies:
+                each.close()  # they died with the previous server
         return self._control
 
-    def copy_server(self) -> Connection:
+    def copy(self, live: IO[bytes] | None = None) -> _Copy:
+        """Return a copy, whose processes have all that is imported at the same addresses, and this object of the user.
+
+        No package may be imported by one of them while the other is at work.
+        """
+        self._copies.append(_Copy(self, live))
+        return self._copies[-1]
+
+    def copy_server(self, live: IO[bytes] | None = None) -> Connection:
         """Fork a copy of the server, which has no child at work; return the connection to it."""
         control = self.connect()
         ours, theirs = Pipe(duplex=True)
         with theirs, self._sending, suppress(OSError):  # reading from a dead server reports it
-            control.send_bytes(COPY)
-            send_handle(control, theirs.fileno(), None)
+            control.send_bytes(COPY if live is None else COPY_WITH)
+            for file in (theirs,) if live is None else (theirs, live):
+                send_handle(control, file.fileno(), None)
         return ours
 
     def _import_package(self, control: Connection, package: str) -> str:
@@ -489,15 +503,23 @@ class Children:
 class _Copy(Children):
     """Sends questions to children of a copy of another server, which ends with that one."""
 
-    def __init__(self, original: Children) -> None:
-        super().__init__()
-        self._original = original
+    def __init__(self, original: Children, live: IO[bytes] | None) -> None:
+        super().__init__(cores=original.cores)
+        self._original, self._live = original, live
+        self._wanted = original._wanted  # noqa: SLF001  # of the same class
+
+    def preload(self, package: str) -> str:
+        """Import a package in the original, which then closes its copies; as for ``Children.preload``."""
+        return self._original.preload(package)
 
     def connect(self) -> Connection:
         """Fork the copy unless it runs; return the connection to it. Errors as for ``Children.connect``."""
         if self._control is None:
-            self._control = self._original.copy_server()
+            self._control = self._original.copy_server(self._live)
         return self._control
+
+    def _meeting_place(self, size: int) -> Path:
+        return self._original._meeting_place(size)  # noqa: SLF001  # as above
 
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"

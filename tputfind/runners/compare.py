@@ -1,7 +1,6 @@
 """OLD and NEW compared: two records by their figures, two models or recipes by timing them in turn."""
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from math import lcm
@@ -127,8 +126,8 @@ def compare(
     asked = read_request(names, options, tolerance, share)
     with show_progress(progress) as told, add_model_traceback(), ExitStack() as stack:
         files = [stack.enter_context(pickling.pickle_model(model, inputs)) for model in models]
-        both = [stack.enter_context(Children(trust_model_file=trust_model_file, live=file)) for file in files]
-        found = measure(asked, (both[0], both[1]), told)
+        children = stack.enter_context(Children(trust_model_file=trust_model_file, live=files[0]))
+        found = measure(asked, (children, children.copy(files[1])), told)
     if found.interrupted:
         raise KeyboardInterrupt
     return found.comparison
@@ -147,7 +146,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         each.end_within(asked.budget_s)
     progress.about("OLD and NEW")
     progress.doing("looking at both and the device", None)
-    inspections = inspect_at_once(asked.specs, children)
+    inspections = list(map(inspect, asked.specs, children))
     old, new = map(apply_inspection, asked.specs, inspections)
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
@@ -176,21 +175,6 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         images=any(has_images(one.input_shape) for one in inspections),
     )
     return Compared(comparison, interrupted)
-
-
-def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
-    """Inspect specs in parallel, since each imports torch for seconds; return their inspections.
-
-    Raises:
-        TputfindError: a spec cannot be measured.
-    """
-    with ThreadPoolExecutor(len(specs)) as pool:
-        try:
-            return list(pool.map(inspect, specs, children))
-        except BaseException:
-            for each in children:
-                each.interrupt()
-            raise
 
 
 def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: Progress) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -27,7 +29,6 @@ from tputfind.record.files import RecordFile
 from tputfind.record.record import Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
-from tputfind.runners.compare import inspect_at_once
 from tputfind.runners.devices import HostPlace, check_recipes, is_list, overlaps, places_of
 from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.race import Course
@@ -230,14 +231,20 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         progress.did(warning)
     sides: list[tuple[Children, Children]] = []
     for place in places:
-        kept_to = {"variables": place.variables, "cores": place.cores}
-        sides.append((start(**kept_to), start(**kept_to)))
-    servers = [each for both in sides for each in both]
-    for each in servers:
+        children = start(variables=place.variables, cores=place.cores)
+        sides.append((children, children.copy()))
+    servers, both_of_each = [one for one, _ in sides], list(chain.from_iterable(sides))
+    for each in both_of_each:
         each.end_within(asked.budget_s)
-    specs = [_on(place.name, asked.plain) for place in places for _ in range(2)]
-    inspections = inspect_at_once(specs, servers)
-    environments = [one.environment for one in inspections[::2]]
+    specs = [_on(place.name, asked.plain) for place in places]
+    with ThreadPoolExecutor(len(specs)) as pool:  # each server imports torch for seconds
+        try:
+            inspections = list(pool.map(inspect, specs, servers))
+        except BaseException:
+            for each in servers:
+                each.interrupt()
+            raise
+    environments = [one.environment for one in inspections]
     inspection = inspections[0]
     plain = apply_inspection(specs[0], inspection)
     can, name = inspection.environment.can, inspection.environment.device_name
@@ -271,7 +278,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     ]
 
     def as_variant(spec: Spec, number: int) -> Variant:
-        return Variant(spec, batch_of(spec, batch_size), servers[number], can, cost)
+        return Variant(spec, batch_of(spec, batch_size), both_of_each[number], can, cost)
 
     def inspect_variant(variant: Variant) -> Variant:
         return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
@@ -282,7 +289,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)
-    for each in servers:
+    for each in both_of_each:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     file, record, ended_by, is_over, interrupted = None, None, None, False, False
     try:
@@ -297,7 +304,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         only = None if course.leader.batch_sizes is None else raced_at
         winner = _on(lane.device, course.leader)
         winner = msgspec.structs.replace(winner, budget_s=max(round(left_s), 1), batch_sizes=only)
-        for each in servers:
+        for each in both_of_each:
             each.end_within(None)
         record = None if before is None else recorded_winner(before, winner, inspect(winner, lane.sides[0]))
         if record is None:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import psutil
 
-from tputfind.processes.children import COMPILER_CACHE, COPY, IMPORT, KILL, NO_FORK, OPENED
+from tputfind.processes.children import COMPILER_CACHE, COPY, COPY_WITH, IMPORT, KILL, LIVE_OBJECT, NO_FORK, OPENED
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that a service manager sends to every process of a group.
@@ -67,8 +67,8 @@ def _answer_all(control: Connection) -> None:
                     said = _import(question.removeprefix(IMPORT).decode())
                 control.send_bytes(OPENED if _has_opened_device() else said)
                 continue
-            if question == COPY:
-                _fork_copy(control, recv_handle(control))
+            if question in (COPY, COPY_WITH):
+                _fork_copy(control, *(recv_handle(control) for _ in question.split()))
                 continue
             answers_fd, output_fd, gate_fd = (recv_handle(control) for _ in range(3))
         except (EOFError, OSError):
@@ -101,12 +101,14 @@ _copies: set[int] = set()
 """The process ids of the copies of this server."""
 
 
-def _fork_copy(control: Connection, theirs_fd: int) -> None:
+def _fork_copy(control: Connection, theirs_fd: int, live_fd: int | None = None) -> None:
     """Fork a copy of this server, which answers on a connection of its own until that closes or this server ends."""
     theirs = Connection(theirs_fd)
     pid = _fork_or_report(theirs)
     if pid != 0:
         theirs.close()
+        if live_fd is not None:
+            os.close(live_fd)
         _copies.update([] if pid is None else [pid])
         return
     control.close()
@@ -114,6 +116,8 @@ def _fork_copy(control: Connection, theirs_fd: int) -> None:
     _die_with_parent()
     _adopt_orphans()
     os.environ[COMPILER_CACHE] += f"/{os.getpid()}"  # so that it compiles as if it were alone
+    if live_fd is not None:
+        os.environ[LIVE_OBJECT] = f"{live_fd}"
     _answer_all(theirs)
     os._exit(0)
 

@@ -5,6 +5,7 @@ import importlib
 import os
 import signal
 import sys
+from unittest.mock import Mock
 
 import pytest
 from msgspec.structs import replace
@@ -31,7 +32,7 @@ def run(monkeypatch, tmp_path):
         name = words.split()[0]
         command = importlib.import_module(f"tputfind.commands.{name}")
         if hasattr(command, "Children"):
-            monkeypatch.setattr(command, "Children", lambda **_: contextlib.nullcontext())
+            monkeypatch.setattr(command, "Children", lambda **_: contextlib.nullcontext(Mock()))
         monkeypatch.setattr(f"tputfind.{place}", lambda *_, **__: result)
         monkeypatch.setattr(sys, "argv", ["tputfind", *words.split()])
         monkeypatch.chdir(tmp_path)
