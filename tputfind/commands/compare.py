@@ -88,7 +88,7 @@ def _measure_in_turns(
     with ExitStack() as stack:
         children = stack.enter_context(Children(trust_model_file=trust))
         progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
-        found = in_turn.measure(asked, (children, children.copy()), progress)
+        found = in_turn.measure(asked, (children.copy(), children.copy()), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     return found, outputs
 

@@ -252,8 +252,6 @@ class Children:
         """
         for package in self._wanted if group is None else ():
             self.preload(package)
-        for each in self._copies:
-            each.connect()  # now, while no child of this server is at work
         spec: Spec | None = getattr(question, "spec", None)
         size = None if spec is None or group is not None else spec.ranks
         if spec is None or size is None:
@@ -265,7 +263,8 @@ class Children:
         folder = self._meeting_place(size)
         while len(self._others) < size - 1:
             self._others.append(self.copy())
-            self._others[-1].connect()  # as above
+        for other in self._others[: size - 1]:
+            other.connect()  # now, while no child of this server is at work
         job = Job(self.end_child, timeout_s, folder, spec)
         try:
             names = spec.devices if len(spec.devices) == size else spec.devices * size
@@ -507,6 +506,11 @@ class _Copy(Children):
         super().__init__(cores=original.cores)
         self._original, self._live = original, live
         self._wanted = original._wanted  # noqa: SLF001  # of the same class
+
+    @property
+    def server_pid(self) -> int | None:
+        """The process of the original, which every child descends from."""
+        return self._original.server_pid
 
     def preload(self, package: str) -> str:
         """Import a package in the original, which then closes its copies; as for ``Children.preload``."""

@@ -126,8 +126,8 @@ def compare(
     asked = read_request(names, options, tolerance, share)
     with show_progress(progress) as told, add_model_traceback(), ExitStack() as stack:
         files = [stack.enter_context(pickling.pickle_model(model, inputs)) for model in models]
-        children = stack.enter_context(Children(trust_model_file=trust_model_file, live=files[0]))
-        found = measure(asked, (children, children.copy(files[1])), told)
+        children = stack.enter_context(Children(trust_model_file=trust_model_file))
+        found = measure(asked, (children.copy(files[0]), children.copy(files[1])), told)
     if found.interrupted:
         raise KeyboardInterrupt
     return found.comparison

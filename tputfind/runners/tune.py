@@ -229,12 +229,13 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         raise BadRequest(f"a race in parallel is on equal devices, and these are {', '.join(kinds)}", "name equal ones")
     for warning in overlaps(places):
         progress.did(warning)
-    sides: list[tuple[Children, Children]] = []
+    servers, sides = list[Children](), list[tuple[Children, Children]]()
     for place in places:
         children = start(variables=place.variables, cores=place.cores)
-        sides.append((children, children.copy()))
-    servers, both_of_each = [one for one, _ in sides], list(chain.from_iterable(sides))
-    for each in both_of_each:
+        servers.append(children)
+        sides.append((children.copy(), children.copy()))
+    everyone = [*servers, *chain.from_iterable(sides)]
+    for each in everyone:
         each.end_within(asked.budget_s)
     specs = [_on(place.name, asked.plain) for place in places]
     with ThreadPoolExecutor(len(specs)) as pool:  # each server imports torch for seconds
@@ -278,7 +279,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     ]
 
     def as_variant(spec: Spec, number: int) -> Variant:
-        return Variant(spec, batch_of(spec, batch_size), both_of_each[number], can, cost)
+        return Variant(spec, batch_of(spec, batch_size), sides[0][number], can, cost)
 
     def inspect_variant(variant: Variant) -> Variant:
         return variant._replace(spec=apply_inspection(variant.spec, inspect(variant.spec, variant.children)))
@@ -289,7 +290,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
 
     left_s = begin_s + OF_RACE * asked.budget_s - monotonic()
     course = Course(plain, levels, as_duel, left_s, progress=progress, before=contenders, lanes=lanes)
-    for each in both_of_each:
+    for each in everyone:
         each.end_within(begin_s + _LATEST * asked.budget_s - monotonic())
     file, record, ended_by, is_over, interrupted = None, None, None, False, False
     try:
@@ -304,7 +305,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         only = None if course.leader.batch_sizes is None else raced_at
         winner = _on(lane.device, course.leader)
         winner = msgspec.structs.replace(winner, budget_s=max(round(left_s), 1), batch_sizes=only)
-        for each in both_of_each:
+        for each in everyone:
             each.end_within(None)
         record = None if before is None else recorded_winner(before, winner, inspect(winner, lane.sides[0]))
         if record is None:
