@@ -35,20 +35,15 @@ def rows(batch: int) -> torch.Tensor:
     return torch.randn(batch, WIDTH)
 
 
-def complex_weights():
-    return Checked(torch.complex64), rows
+def with_inputs(make):
+    """Return a factory of a model that ``make`` returns, and of these inputs."""
+    return lambda: (make(), rows)
 
 
-def double_complex_weights():
-    return Checked(torch.complex128), rows
-
-
-def fp8_weights():
-    return Checked(torch.float8_e4m3fn), rows
-
-
-def int8_weights():
-    return Checked(torch.int8), rows
+complex_weights = with_inputs(lambda: Checked(torch.complex64))
+double_complex_weights = with_inputs(lambda: Checked(torch.complex128))
+fp8_weights = with_inputs(lambda: Checked(torch.float8_e4m3fn))
+int8_weights = with_inputs(lambda: Checked(torch.int8))
 
 
 class Subclassed(torch.Tensor):
@@ -65,8 +60,7 @@ class OfSubclass(nn.Module):
         return x @ self.weight.as_subclass(torch.Tensor).float()
 
 
-def subclass_weights():
-    return OfSubclass(), rows
+subclass_weights = with_inputs(OfSubclass)
 
 
 class Brings(nn.Module):
@@ -80,8 +74,7 @@ class Brings(nn.Module):
         return x.double() @ self.weight
 
 
-def works_in_double():
-    return Brings(), rows
+works_in_double = with_inputs(Brings)
 
 
 class Forces(nn.Module):
@@ -132,8 +125,7 @@ class NeedsGrad(nn.Module):
         return gradient.detach()
 
 
-def needs_grad():
-    return NeedsGrad(), rows
+needs_grad = with_inputs(NeedsGrad)
 
 
 class Jacobian(nn.Module):
@@ -147,8 +139,7 @@ class Jacobian(nn.Module):
         return torch.func.vmap(torch.func.jacrev(lambda one: self.lin(one).tanh()))(x)
 
 
-def jacobian():
-    return Jacobian(), rows
+jacobian = with_inputs(Jacobian)
 
 
 class Nodes(nn.Module):
@@ -433,12 +424,8 @@ class Writes(nn.Module):
         return self.lin(x.mul_(self.factor))
 
 
-def halves_its_input():
-    return Writes(0.5), rows
-
-
-def grows_its_input():
-    return Writes(2.0), rows
+halves_its_input = with_inputs(lambda: Writes(0.5))
+grows_its_input = with_inputs(lambda: Writes(2.0))
 
 
 class UsesUp(nn.Module):
@@ -604,12 +591,8 @@ class Bank(nn.Module):
         return (key @ bank.T).topk(1).values
 
 
-def bank_that_grows():
-    return Bank(keeps=True), rows
-
-
-def bank_of_one_batch():
-    return Bank(keeps=False), rows
+bank_that_grows = with_inputs(lambda: Bank(keeps=True))
+bank_of_one_batch = with_inputs(lambda: Bank(keeps=False))
 
 
 class Compiled(nn.Module):
@@ -619,8 +602,7 @@ class Compiled(nn.Module):
         return torch.sin(x) * 2
 
 
-def compiles_itself():
-    return torch.compile(Compiled(), dynamic=False, backend="eager"), rows
+compiles_itself = with_inputs(lambda: torch.compile(Compiled(), dynamic=False, backend="eager"))
 
 
 class Never(nn.Module):
@@ -636,8 +618,7 @@ class Never(nn.Module):
         return self.inner(x, self.calls)
 
 
-def gives_up_compiling():
-    return Never(), rows
+gives_up_compiling = with_inputs(Never)
 
 
 class Triplets(nn.Module):
@@ -649,8 +630,7 @@ class Triplets(nn.Module):
         return self.lin(x).view(-1, 3, 4).flatten(0, 1)
 
 
-def triplets():
-    return Triplets(), rows
+triplets = with_inputs(Triplets)
 
 
 def fours():
@@ -675,8 +655,7 @@ class Eights(nn.Module):
         return self.lin(x.view(8, WIDTH))
 
 
-def eights():
-    return Eights(), rows
+eights = with_inputs(Eights)
 
 
 class Sixteen(nn.Module):
@@ -690,8 +669,7 @@ class Sixteen(nn.Module):
         return self.lin(x) + self.state
 
 
-def sixteen():
-    return Sixteen(), rows
+sixteen = with_inputs(Sixteen)
 
 
 class CountsSamples(nn.Module):
@@ -705,12 +683,8 @@ class CountsSamples(nn.Module):
         return self.lin(x.view(int(x.shape[0]), WIDTH))
 
 
-def traced_with_eleven():
-    return torch.jit.trace(CountsSamples().eval(), rows(11)), rows
-
-
-def normalised():
-    return nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)), rows
+traced_with_eleven = with_inputs(lambda: torch.jit.trace(CountsSamples().eval(), rows(11)))
+normalised = with_inputs(lambda: nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.Linear(8, 2)))
 
 
 class Viewed(nn.Module):
@@ -763,8 +737,7 @@ class Queue(nn.Module):
         return self.lin(x) @ self.keys.T
 
 
-def queue_of_64():
-    return Queue(), rows
+queue_of_64 = with_inputs(Queue)
 
 
 class Spectrum(nn.Module):
@@ -776,8 +749,7 @@ class Spectrum(nn.Module):
         return torch.fft.rfft(self.lin(x)).conj()
 
 
-def complex_output():
-    return Spectrum(), rows
+complex_output = with_inputs(Spectrum)
 
 
 class Threads(nn.Module):
@@ -791,12 +763,8 @@ class Threads(nn.Module):
         return self.pool.submit(self.lin, x).result()
 
 
-def own_threads():
-    return Threads(), rows
-
-
-def lazy():
-    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)), rows
+own_threads = with_inputs(Threads)
+lazy = with_inputs(lambda: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)))
 
 
 class Pools(nn.Module):
@@ -835,8 +803,7 @@ class RefusesEval(nn.Linear):
         raise NotImplementedError(f"{'train' if mode else 'eval'}() is not supported yet")
 
 
-def refuses_eval():
-    return RefusesEval(WIDTH, 2), rows
+refuses_eval = with_inputs(lambda: RefusesEval(WIDTH, 2))
 
 
 class OnlyTrains(nn.Linear):
@@ -846,8 +813,7 @@ class OnlyTrains(nn.Linear):
         return super().forward(x)
 
 
-def only_trains():
-    return OnlyTrains(WIDTH, 2), rows
+only_trains = with_inputs(lambda: OnlyTrains(WIDTH, 2))
 
 
 class Wrong(nn.Linear):
@@ -855,8 +821,7 @@ class Wrong(nn.Linear):
         raise ValueError("the model's own mistake")
 
 
-def wrong():
-    return Wrong(WIDTH, 2), rows
+wrong = with_inputs(lambda: Wrong(WIDTH, 2))
 
 
 class Refuses(nn.Linear):
@@ -864,8 +829,7 @@ class Refuses(nn.Linear):
         raise ValueError(".to is not supported for models that were dispatched")
 
 
-def refuses_to_move():
-    return Refuses(WIDTH, 2), rows
+refuses_to_move = with_inputs(lambda: Refuses(WIDTH, 2))
 
 
 class OwnLoss(nn.Linear):
@@ -874,8 +838,7 @@ class OwnLoss(nn.Linear):
         return scores.square().mean(), scores
 
 
-def own_loss():
-    return OwnLoss(WIDTH, 2), rows
+own_loss = with_inputs(lambda: OwnLoss(WIDTH, 2))
 
 
 class TwoNetworks(nn.Module):
@@ -887,8 +850,7 @@ class TwoNetworks(nn.Module):
         return {"critic": self.one(x).sigmoid().mean(), "generator": self.other(x).sigmoid().mean()}
 
 
-def two_networks():
-    return TwoNetworks(), rows
+two_networks = with_inputs(TwoNetworks)
 
 
 def linear_layers():

@@ -97,12 +97,16 @@ def small_inputs(batch_size: int) -> torch.Tensor:
     return torch.randn(batch_size, 1)
 
 
+def with_inputs(make):
+    """Return a factory of a model that ``make`` returns, and of these inputs."""
+    return lambda: (make(), small_inputs)
+
+
 def mebibytes():
     return Scratch(MIB), small_inputs
 
 
-def four_mebibytes():
-    return Scratch(4 * MIB), small_inputs
+four_mebibytes = with_inputs(lambda: Scratch(4 * MIB))
 
 
 def four_mebibytes_a_sample():
@@ -126,28 +130,17 @@ def step_of_its_own_model(batch_size):
     return step
 
 
-def answers():
-    return Answers(), small_inputs
+answers = with_inputs(Answers)
 
 
 def blocks_of_their_own():
     return Scratch(ALONE_BYTES), small_inputs
 
 
-def takes_more_later():
-    return TakesMoreLater(), small_inputs
-
-
-def fails():
-    return FailsAbove(0), small_inputs
-
-
-def fails_above_12():
-    return FailsAbove(12), small_inputs
-
-
-def aborts_above_5():
-    return Aborts(5), small_inputs
+takes_more_later = with_inputs(TakesMoreLater)
+fails = with_inputs(lambda: FailsAbove(0))
+fails_above_12 = with_inputs(lambda: FailsAbove(12))
+aborts_above_5 = with_inputs(lambda: Aborts(5))
 
 
 class ChangesItsPace(nn.Module):
@@ -179,8 +172,7 @@ class DiesOfNewInputs(nn.Module):
         return x * 2
 
 
-def dies_of_new_inputs():
-    return DiesOfNewInputs(), small_inputs
+dies_of_new_inputs = with_inputs(DiesOfNewInputs)
 
 
 def full_from_the_20th(steps: int) -> float:
@@ -190,16 +182,9 @@ def full_from_the_20th(steps: int) -> float:
     return 50
 
 
-def fails_from_its_20th_call_on():
-    return ChangesItsPace(full_from_the_20th), small_inputs
-
-
-def settles_in_200_steps():
-    return ChangesItsPace(lambda steps: 5 * (1 + math.exp(-steps / 50))), small_inputs
-
-
-def slows_down_for_ever():
-    return ChangesItsPace(lambda steps: 5 * 1.01**steps), small_inputs
+fails_from_its_20th_call_on = with_inputs(lambda: ChangesItsPace(full_from_the_20th))
+settles_in_200_steps = with_inputs(lambda: ChangesItsPace(lambda steps: 5 * (1 + math.exp(-steps / 50))))
+slows_down_for_ever = with_inputs(lambda: ChangesItsPace(lambda steps: 5 * 1.01**steps))
 
 
 def paced_by_its_process():
@@ -211,12 +196,8 @@ def returns_its_input():
     return nn.Identity()
 
 
-def sleeps():
-    return Sleeps(10), small_inputs
-
-
-def sleeps_longer():
-    return Sleeps(50), small_inputs
+sleeps = with_inputs(lambda: Sleeps(10))
+sleeps_longer = with_inputs(lambda: Sleeps(50))
 
 
 def module_alone():
@@ -258,20 +239,10 @@ class SaysNothing(Exception):
         raise RuntimeError("not even this")
 
 
-def exits():
-    return Raises(SystemExit(0)), small_inputs
-
-
-def says_nothing():
-    return Raises(SaysNothing()), small_inputs
-
-
-def says_what_no_text_holds():
-    return Raises(ValueError("half a character \ud800")), small_inputs
-
-
-def runs_out_of_something_else():
-    return Raises(RuntimeError("the queue ran out of memory slots")), small_inputs
+exits = with_inputs(lambda: Raises(SystemExit(0)))
+says_nothing = with_inputs(lambda: Raises(SaysNothing()))
+says_what_no_text_holds = with_inputs(lambda: Raises(ValueError("half a character \ud800")))
+runs_out_of_something_else = with_inputs(lambda: Raises(RuntimeError("the queue ran out of memory slots")))
 
 
 class Leaves(nn.Module):
@@ -279,8 +250,7 @@ class Leaves(nn.Module):
         os._exit(0)
 
 
-def leaves():
-    return Leaves(), small_inputs
+leaves = with_inputs(Leaves)
 
 
 class FailsLater(nn.Module):
@@ -297,8 +267,7 @@ class FailsLater(nn.Module):
         return x * 2
 
 
-def fails_later():
-    return FailsLater(), small_inputs
+fails_later = with_inputs(FailsLater)
 
 
 class MixedRanks(nn.Module):
@@ -439,40 +408,20 @@ def divide_one_by_zero(x):
     return y
 
 
-def slow_above_4():
-    return Above(4, take_a_second), small_inputs
-
-
-def fails_above_3():
-    return FailsAbove(3), small_inputs
-
-
-def hangs_above_4():
-    return Above(4, hang), small_inputs
-
-
-def hangs():
-    return Above(0, hang), small_inputs
+slow_above_4 = with_inputs(lambda: Above(4, take_a_second))
+fails_above_3 = with_inputs(lambda: FailsAbove(3))
+hangs_above_4 = with_inputs(lambda: Above(4, hang))
+hangs = with_inputs(lambda: Above(0, hang))
 
 
 def hangs_when_it_is_made():
     time.sleep(3600)
 
 
-def kills_itself_above_4():
-    return Above(4, kill_oneself), small_inputs
-
-
-def fails_in_cublas():
-    return Above(0, fail_in_cublas), small_inputs
-
-
-def fails_in_cublas_above_4():
-    return Above(4, fail_in_cublas), small_inputs
-
-
-def fails_in_cublas_once_above_4():
-    return Above(4, fail_in_cublas_once), small_inputs
+kills_itself_above_4 = with_inputs(lambda: Above(4, kill_oneself))
+fails_in_cublas = with_inputs(lambda: Above(0, fail_in_cublas))
+fails_in_cublas_above_4 = with_inputs(lambda: Above(4, fail_in_cublas))
+fails_in_cublas_once_above_4 = with_inputs(lambda: Above(4, fail_in_cublas_once))
 
 
 def inputs_are_killed_above_4():
@@ -484,48 +433,22 @@ def inputs_fill_the_host_above_4():
     return nn.Identity(), lambda batch_size: small_inputs(batch_size if batch_size <= 4 else 2**46)
 
 
-def waits_to_be_killed_above_4():
-    return Above(4, wait_to_be_killed), small_inputs
-
-
-def closes_every_file_above_4():
-    return Above(4, close_every_file_and_hang), small_inputs
-
-
-def writes_rubbish_above_4():
-    return Above(4, write_rubbish_everywhere), small_inputs
-
-
-def says_done_above_4():
-    return Above(4, say_done_without_an_answer), small_inputs
-
-
-def exits_above_4():
-    return Above(4, exit_with_3), small_inputs
-
-
-def asks_for_an_exbibyte_above_4():
-    return Above(4, ask_for_an_exbibyte), small_inputs
-
-
-def has_no_kernel():
-    return Above(0, compute_an_inverse), small_inputs
+waits_to_be_killed_above_4 = with_inputs(lambda: Above(4, wait_to_be_killed))
+closes_every_file_above_4 = with_inputs(lambda: Above(4, close_every_file_and_hang))
+writes_rubbish_above_4 = with_inputs(lambda: Above(4, write_rubbish_everywhere))
+says_done_above_4 = with_inputs(lambda: Above(4, say_done_without_an_answer))
+exits_above_4 = with_inputs(lambda: Above(4, exit_with_3))
+asks_for_an_exbibyte_above_4 = with_inputs(lambda: Above(4, ask_for_an_exbibyte))
+has_no_kernel = with_inputs(lambda: Above(0, compute_an_inverse))
 
 
 def has_no_kernel_in_fp16():
     return nn.AvgPool3d(2), lambda batch_size: torch.randn(batch_size, 1, 2, 2, 2)
 
 
-def forgets_the_last_sample_above_4():
-    return Above(4, forget_the_last_sample), small_inputs
-
-
-def forgets_the_last_sample_above_1000():
-    return Above(1000, forget_the_last_sample), small_inputs
-
-
-def overflows_once_above_4():
-    return Above(4, divide_one_by_zero), small_inputs
+forgets_the_last_sample_above_4 = with_inputs(lambda: Above(4, forget_the_last_sample))
+forgets_the_last_sample_above_1000 = with_inputs(lambda: Above(1000, forget_the_last_sample))
+overflows_once_above_4 = with_inputs(lambda: Above(4, divide_one_by_zero))
 
 
 class SaysDoneLater(nn.Module):
@@ -540,8 +463,7 @@ class SaysDoneLater(nn.Module):
         return say_done_without_an_answer(x) if self.steps == 8 else x * 2
 
 
-def says_done_later():
-    return SaysDoneLater(), small_inputs
+says_done_later = with_inputs(SaysDoneLater)
 
 
 class LeavesAProcess(nn.Module):
@@ -560,12 +482,8 @@ class StartsADaemon(nn.Module):
         return x * 2
 
 
-def starts_a_daemon():
-    return StartsADaemon(), small_inputs
-
-
-def leaves_a_process():
-    return LeavesAProcess(), small_inputs
+starts_a_daemon = with_inputs(StartsADaemon)
+leaves_a_process = with_inputs(LeavesAProcess)
 
 
 def exits_while_built():
@@ -583,8 +501,7 @@ class ForksAndWaits(nn.Module):
         return x * 2
 
 
-def forks_and_waits():
-    return ForksAndWaits(), small_inputs
+forks_and_waits = with_inputs(ForksAndWaits)
 
 
 class TakesMoreAtTheFiftieth(nn.Module):
@@ -599,28 +516,7 @@ class TakesMoreAtTheFiftieth(nn.Module):
         return Scratch((1 if self.steps < 50 else 2) * ALONE_BYTES)(x)
 
 
-def takes_more_at_the_fiftieth():
-    return TakesMoreAtTheFiftieth(), small_inputs
-
-
-class Noise(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.randn_like(x)
-
-
-def noise():
-    return Noise(), small_inputs
-
-
-class BesideOthers(nn.Module):
-    """Compares every sample with the mean of its batch."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x - x.mean(dim=0)
-
-
-def beside_others():
-    return BesideOthers(), small_inputs
+takes_more_at_the_fiftieth = with_inputs(TakesMoreAtTheFiftieth)
 
 
 class Structures(nn.Module):
@@ -641,17 +537,7 @@ class ByCount(nn.Module):
         return x / len(x)
 
 
-def by_count():
-    return ByCount(), small_inputs
-
-
-class WritesIntoItsInput(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.mul_(1.1).clone()
-
-
-def writes_into_its_input():
-    return WritesIntoItsInput(), small_inputs
+by_count = with_inputs(ByCount)
 
 
 class AsLongAsTheLongest(nn.Module):
@@ -661,56 +547,7 @@ class AsLongAsTheLongest(nn.Module):
         return x.expand(-1, 1 + int(x.max() * 20 + 100)).clone()
 
 
-def as_long_as_the_longest():
-    return AsLongAsTheLongest(), small_inputs
-
-
-class ByPlace(nn.Module):
-    """Adds to every sample its index in the batch."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.arange(len(x))[:, None]
-
-
-def by_place():
-    return ByPlace(), small_inputs
-
-
-class ReusesItsOutput(nn.Module):
-    """Returns the same memory every time, like CUDA graphs and other engines."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.output = torch.zeros(64, 1)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.output[: len(x)] = x * 2
-        return self.output[: len(x)]
-
-
-def reuses_its_output():
-    return ReusesItsOutput(), small_inputs
-
-
-class HardlyListens(nn.Module):
-    """Returns nearly the same output for any input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        noise = 1e-5 * len(x) if len(x) > 8 else 0.0
-        return torch.cat([torch.ones_like(x) * (1 + noise), x * 1e-6], dim=1)
-
-
-def hardly_listens():
-    return HardlyListens(), small_inputs
-
-
-class Underflows(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 1e-6
-
-
-def underflows():
-    return Underflows(), small_inputs
+as_long_as_the_longest = with_inputs(AsLongAsTheLongest)
 
 
 class NodesOfGraphs(nn.Module):
@@ -729,25 +566,13 @@ def nodes_of_graphs():
 
 
 class NanForSome(nn.Module):
-    """Returns NaN for some inputs in any batch, and infinity for the last but one sample above a batch size."""
-
-    def __init__(self, largest: int) -> None:
-        super().__init__()
-        self.largest = largest
+    """Returns NaN for some inputs."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = torch.where(x > 1, torch.nan, x)
-        if len(x) > self.largest:
-            y = torch.cat([y[:-2], torch.full_like(y[:1], torch.inf), y[-1:]])
-        return y
+        return torch.where(x > 1, torch.nan, x)
 
 
-def nan_for_some():
-    return NanForSome(2**31), small_inputs
-
-
-def nan_for_some_and_inf_above_64():
-    return NanForSome(64), small_inputs
+nan_for_some = with_inputs(NanForSome)
 
 
 def quantised():
@@ -755,26 +580,7 @@ def quantised():
     return torch.ao.quantization.quantize_dynamic(layers, {nn.Linear}, dtype=torch.qint8), lambda b: torch.randn(b, 16)
 
 
-def returns_four_at_most():
-    return Above(4, lambda x: (x * 2)[:4]), small_inputs
-
-
-def says_a_lot():
-    return Raises(ValueError("\x1b[31mA" * 1_000_000)), small_inputs
-
-
-class Counts(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.argmax(dim=-1)
-
-
-def counts():
-    return Counts(), small_inputs
-
-
-class NoNumbers(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / 0
+says_a_lot = with_inputs(lambda: Raises(ValueError("\x1b[31mA" * 1_000_000)))
 
 
 class DiesInSmallBatches(nn.Module):
@@ -789,12 +595,7 @@ class DiesInSmallBatches(nn.Module):
         return 2 * x
 
 
-def dies_in_small_batches():
-    return DiesInSmallBatches(), small_inputs
-
-
-def no_numbers():
-    return NoNumbers(), small_inputs
+dies_in_small_batches = with_inputs(DiesInSmallBatches)
 
 
 not_callable = 5
@@ -814,5 +615,8 @@ class ImportsOnce(nn.Module):
         return x * 2
 
 
-def imports_once():
-    return ImportsOnce(), small_inputs
+imports_once = with_inputs(ImportsOnce)
+
+
+def sparse_bag():
+    return nn.EmbeddingBag(50, 4, sparse=True), lambda size: torch.randint(50, (size, 3))

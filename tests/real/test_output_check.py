@@ -132,6 +132,8 @@ def test_model_with_fewer_outputs_for_large_batch_is_unchecked():
     [
         (lambda x: x - x.mean(0), COMPANY),
         (lambda x: x + torch.rand(x.shape), COMPANY),
+        (lambda x: x + torch.arange(len(x))[:, None], COMPANY),
+        (lambda x: x / len(x), COMPANY),
         (lambda x: x.argmax(1), NO_VALUES),
         (lambda _: None, NO_VALUES),
         (lambda x: x.sum(), NO_VALUES),

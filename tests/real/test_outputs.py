@@ -47,20 +47,10 @@ def test_named_batch_with_wrong_output_is_kept_and_not_recommended(tmp_path, ask
 @pytest.mark.parametrize(
     ("factory", "result", "remark"),
     [
-        ("keyword_inputs", "right", ""),
         ("structures", "right", ""),
-        ("reuses_its_output", "right", ""),
         ("nan_for_some", "not_finite", ""),
         ("nodes_of_graphs", "unchecked", "its inputs cannot be taken apart by sample"),
         ("by_count", "unchecked", "or with the batch that it is in"),
-        ("writes_into_its_input", "right", ""),
-        ("as_long_as_the_longest", "unchecked", ""),
-        ("by_place", "unchecked", "or with the batch that it is in"),
-        ("hardly_listens", "unchecked", "the outputs of different samples hardly differ"),
-        ("noise", "unchecked", "differs from run to run"),
-        ("beside_others", "unchecked", "or with the batch that it is in"),
-        ("counts", "unchecked", "no output has floating-point values by sample"),
-        ("no_numbers", "not_finite", ""),
     ],
 )
 def test_output_check_result_is_recorded_with_its_reason(tmp_path, ask, factory, result, remark):
@@ -81,23 +71,6 @@ def test_a_model_that_scales_by_its_batch_is_not_called_wrong(tmp_path, ask):
     assert {row.status for row in ran.record().rows} == {"ok"}
 
 
-def test_batch_with_fewer_outputs_than_samples_is_unchecked(tmp_path, ask):
-    ran = ask(tmp_path, f"{MODELS}/plain.py:returns_four_at_most", "--batch-sizes", "4,16", *QUICK)
-
-    small, large = ran.record().rows
-    assert (small.status, large.status) == ("ok", "ok")
-    assert large.output.remark == "it returned another number of outputs than samples: 4 for 16"
-
-
-def test_value_missing_only_in_large_batch_is_wrong_output(tmp_path, ask):
-    ran = ask(tmp_path, f"{MODELS}/plain.py:nan_for_some_and_inf_above_64", "--batch-sizes", "64,100", *QUICK)
-
-    assert [(row.status, row.output and row.output.result) for row in ran.record().rows] == [
-        ("ok", "not_finite"),
-        ("wrong_output", None),
-    ]
-
-
 @pytest.mark.parametrize("sizes", [("--batch-sizes", 64), ("--max-batch", 64)])
 def test_row_is_kept_if_the_check_of_its_output_ends_the_process(tmp_path, ask, sizes):
     ran = ask(tmp_path, f"{MODELS}/plain.py:dies_in_small_batches", *sizes, *QUICK)
@@ -107,13 +80,6 @@ def test_row_is_kept_if_the_check_of_its_output_ends_the_process(tmp_path, ask, 
     assert (row.status, row.output.result) == ("ok", "unchecked")
     assert "the check ended the process: exited with status 9" in row.output.remark
     assert row.samples_per_s
-
-
-def test_outputs_that_vanish_in_half_precision_are_not_taken_for_right(tmp_path, ask):
-    ran = ask(tmp_path, f"{MODELS}/plain.py:underflows", "--dtype", "fp16", "--batch-sizes", 16, *QUICK)
-
-    (row,) = ran.record().rows
-    assert (row.output.result, row.output.remark) == ("unchecked", "its outputs are below the dtype's normal numbers")
 
 
 def test_model_taking_multiples_is_checked_in_such_a_batch(tmp_path, ask):

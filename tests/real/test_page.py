@@ -66,14 +66,8 @@ def test_the_page_of_one_record_is_the_same_every_time(folder, ask):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("report", "old.json", "--save", "plot.gif"), ".json, .csv, .md, .html, .svg or .png"),
-        (("report", "old.json", "--save", "svg"), ".json, .csv, .md, .html, .svg or .png"),
-        (("report", "old.json", "--save", "old.json"), "would be written over"),
-        (("report", "old.json", "--save", "a.svg", "--save", "./a.svg"), "are the same file"),
-        (("report", "old.json", "--save", "old.json/page.html"), "cannot write"),
         (("report", "missing.json", "--save", "page.html"), "cannot read missing.json"),
         (("resnet18", "--device", "cpu", "--save", "old.json/page.html"), "cannot write"),
-        (("--resume", "old.json", "--save", "old.json"), "would be written over"),
     ],
 )
 def test_unwritable_page_is_refused_before_measuring(folder, ask, arguments, line):
