@@ -256,11 +256,31 @@ def test_garbage_collections_leave_out_what_the_server_imported(tmp_path, ask):
     assert int((tmp_path / "frozen.txt").read_text()) > 10**5  # torch's own
 
 
-def test_package_in_model_folder_shadows_the_installed_one(tmp_path):
+@pytest.fixture
+def clone(tmp_path):
+    """Write a model with a package of its own that has the name of an installed one; return its name."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "torchvision.py").write_text("from torch import nn\nMINE = nn.Identity\n")
     (tmp_path / "mine" / "model.py").write_text("import torchvision\ndef make(): return torchvision.MINE()\n")
+    return "mine/model.py:make"
 
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_compared_models_have_the_packages_of_their_own(tmp_path, clone, order):
+    (tmp_path / "theirs.py").write_text("import torchvision\ndef make(): return torchvision.ops.Permute([0, 1])\n")
+    models = [clone, "theirs.py:make"][::order]
+    ran = run(tmp_path, "compare", "--run", *models, "--input-size", 4, "--device", "cpu", "--budget", "8s")
+
+    assert ran.status == 0, ran.err
+
+
+def test_package_that_an_earlier_model_imported_instead_of_the_own_is_refused(tmp_path, clone):
+    ran = run(tmp_path, "resnet18", clone, "--max-batch", 1, "--input-size", "3x32x32", "--device", "cpu", *QUICK)
+
+    assert "mine/model.py:make has its own torchvision, and an earlier model of this run imported" in ran.err
+
+
+def test_package_in_model_folder_shadows_the_installed_one(tmp_path, clone):
     ran = run(tmp_path, "mine/model.py:make", "--input-size", 4, "--max-batch", 2, "--device", "cpu", *QUICK)
 
     assert ran.status == 0, ran.err

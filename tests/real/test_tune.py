@@ -184,7 +184,7 @@ def test_interrupted_race_on_two_devices_leaves_no_process(tmp_path):
 
     assert process.returncode == 130, after
     assert "interrupted; the race until then is saved (--resume race.json goes on)" in after
-    assert len(started) >= 4  # two servers for each device
+    assert len(started) >= 3  # a server for each device, and the one that listed them
     assert not psutil.wait_procs(started, timeout=15)[1]
 
 

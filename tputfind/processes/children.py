@@ -127,7 +127,7 @@ class Children:
         self._cache: Path | None = None
         self._imports: dict[str, str] = {}
         self._openers: set[str] = set()
-        self._wanted: dict[str, None] = {}  # packages to import before the next question
+        self._wanted: tuple[str, ...] = ()
         self._sending = Lock()
         self._deadline_s: float | None = None
         self._last_start_s: float | None = None
@@ -367,12 +367,12 @@ class Children:
             finished = yield from _answers(lines, answer_type, timeout_s)
             leaving = False
         finally:
-            killed = not control.poll(0 if leaving else _GRACE_S)
+            killed = not (control.closed or control.poll(0 if leaving else _GRACE_S))
             if killed:
                 with suppress(OSError):
                     control.send_bytes(KILL)
             status = self._exit_status(control)
-            self._wanted |= dict.fromkeys(lines.imports)
+            self._wanted = lines.imports
         if not finished:
             if killed and status == -signal.SIGKILL:  # a child that was dying of something else keeps that status
                 raise ChildFailed(failures.misuse_failure())
@@ -422,20 +422,20 @@ class Children:
                 raise BrokenInstall(f"torch does not import: {problem}", REINSTALL)
             for package in self._imports:  # the previous server, which ended, had them
                 self._import_package(ours, package)
-            for each in self._copies:
-                each.close()  # they died with the previous server
         return self._control
 
     def copy(self, live: IO[bytes] | None = None) -> _Copy:
-        """Return a copy, whose processes have all that is imported at the same addresses, and this object of the user.
+        """Return children of a copy of this server, with all that it has imported, at the same addresses.
 
-        No package may be imported by one of them while the other is at work.
+        ``live`` is the file of the user's own object for the copy; else it has that of this server.
         """
         self._copies.append(_Copy(self, live))
         return self._copies[-1]
 
     def copy_server(self, live: IO[bytes] | None = None) -> Connection:
         """Fork a copy of the server, which has no child at work; return the connection to it."""
+        if self._server is not None and self._server.poll() is not None:
+            self.close()  # it died, and is started again
         control = self.connect()
         ours, theirs = Pipe(duplex=True)
         with theirs, self._sending, suppress(OSError):  # reading from a dead server reports it
@@ -505,25 +505,22 @@ class _Copy(Children):
     def __init__(self, original: Children, live: IO[bytes] | None) -> None:
         super().__init__(cores=original.cores)
         self._original, self._live = original, live
-        self._wanted = original._wanted  # noqa: SLF001  # of the same class
 
     @property
     def server_pid(self) -> int | None:
         """The process of the original, which every child descends from."""
         return self._original.server_pid
 
-    def preload(self, package: str) -> str:
-        """Import a package in the original, which then closes its copies; as for ``Children.preload``."""
-        return self._original.preload(package)
-
     def connect(self) -> Connection:
         """Fork the copy unless it runs; return the connection to it. Errors as for ``Children.connect``."""
         if self._control is None:
             self._control = self._original.copy_server(self._live)
+            for package in self._imports:  # the previous copy, which ended, had them
+                self._import_package(self._control, package)
         return self._control
 
     def _meeting_place(self, size: int) -> Path:
-        return self._original._meeting_place(size)  # noqa: SLF001  # as above
+        return self._original._meeting_place(size)  # noqa: SLF001  # of the same class
 
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"

@@ -1,6 +1,7 @@
 """OLD and NEW compared: two records by their figures, two models or recipes by timing them in turn."""
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from math import lcm
@@ -146,7 +147,9 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         each.end_within(asked.budget_s)
     progress.about("OLD and NEW")
     progress.doing("looking at both and the device", None)
-    inspections = list(map(inspect, asked.specs, children))
+    for each in children:
+        each.connect()  # one after the other: one server forks both
+    inspections = inspect_at_once(asked.specs, children)
     old, new = map(apply_inspection, asked.specs, inspections)
     can = inspections[0].environment.can
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
@@ -175,6 +178,21 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         images=any(has_images(one.input_shape) for one in inspections),
     )
     return Compared(comparison, interrupted)
+
+
+def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
+    """Inspect specs in parallel, since each imports packages for seconds; return their inspections.
+
+    Raises:
+        TputfindError: a spec cannot be measured.
+    """
+    with ThreadPoolExecutor(len(specs)) as pool:
+        try:
+            return list(pool.map(inspect, specs, children))
+        except BaseException:
+            for each in children:
+                each.interrupt()
+            raise
 
 
 def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: Progress) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
@@ -29,6 +28,7 @@ from tputfind.record.files import RecordFile
 from tputfind.record.record import Row
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
+from tputfind.runners.compare import inspect_at_once
 from tputfind.runners.devices import HostPlace, check_recipes, is_list, overlaps, places_of
 from tputfind.runners.find import add_model_traceback, show_progress
 from tputfind.runners.race import Course
@@ -238,13 +238,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     for each in everyone:
         each.end_within(asked.budget_s)
     specs = [_on(place.name, asked.plain) for place in places]
-    with ThreadPoolExecutor(len(specs)) as pool:  # each server imports torch for seconds
-        try:
-            inspections = list(pool.map(inspect, specs, servers))
-        except BaseException:
-            for each in servers:
-                each.interrupt()
-            raise
+    inspections = inspect_at_once(specs, servers)
     environments = [one.environment for one in inspections]
     inspection = inspections[0]
     plain = apply_inspection(specs[0], inspection)

@@ -53,6 +53,10 @@ def serve(control_fd: int) -> None:
             control.send_bytes(said)
         _answer_all(control)
     finally:
+        control.close()
+        for pid in _copies:  # which end their children, and these write to the folder
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -65,7 +69,9 @@ def _answer_all(control: Connection) -> None:
             if question.startswith(IMPORT):
                 with _device_described():
                     said = _import(question.removeprefix(IMPORT).decode())
-                control.send_bytes(OPENED if _has_opened_device() else said)
+                is_open = _has_opened_device(control)
+                if is_open is not None:
+                    control.send_bytes(OPENED if is_open else said)
                 continue
             if question in (COPY, COPY_WITH):
                 _fork_copy(control, *(recv_handle(control) for _ in question.split()))
@@ -135,11 +141,16 @@ def _import(name: str) -> bytes:
     return b""
 
 
-def _has_opened_device() -> bool:
-    """Return whether an import has opened the accelerator, so that no child can open it: only a child can tell."""
+def _has_opened_device(control: Connection) -> bool | None:
+    """Return whether an import has opened the accelerator, so that no child can open it: only a child can tell.
+
+    If there can be no child, the parent learns of it, and the result is None.
+    """
     import torch
 
-    pid = os.fork()
+    pid = _fork_or_report(control)
+    if pid is None:
+        return None
     if pid == 0:
         is_open = False
         with suppress(Exception):  # a backend without the function, or without any device

@@ -5,6 +5,7 @@ from random import Random
 import pytest
 
 from tputfind.analysis.turns import Speed
+from tputfind.processes.children import Children
 from tputfind.record.spec import Spec
 from tputfind.session import turns
 from tputfind.session.turns import Variant, VariantFailed, _check_values, take_round
@@ -68,7 +69,7 @@ def test_slower_variant_that_runs_alone_takes_no_longer_than_the_other(monkeypat
     now = [0.0]
     monkeypatch.setattr(turns, "_Process", Process)
     monkeypatch.setattr(turns, "monotonic", lambda: now[0])
-    variants = [Variant(PLAIN, batch_size, None, None) for batch_size in (1, 10)]
+    variants = [Variant(PLAIN, batch_size, Children(), None) for batch_size in (1, 10)]
     taken = take_round(variants, 0, Random(1), together=False)
 
     assert [len(windows) for windows in taken.per_s] == [10, 10]

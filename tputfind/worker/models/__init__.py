@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from tputfind.errors import BadRequest
@@ -44,6 +45,8 @@ def find_model(spec: Spec) -> Source:
     """
     if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
+    if spec.source == "factory":
+        _check_own_packages(spec)
     return _MODELS[spec.source].find(spec)
 
 
@@ -55,6 +58,22 @@ def import_user_file(spec: Spec) -> None:
     if spec.source == "factory":
         with suppress(BaseException):
             factory.import_home(spec.model)
+
+
+def _check_own_packages(spec: Spec) -> None:
+    """Raise BadRequest if an earlier model imported another package than that in the folder of this one."""
+    home = Path(spec.model.rpartition(":")[0])
+    folder = home.parent if home.suffix == ".py" else Path.cwd()
+    for name in _SLOW_IMPORTS:
+        imported = getattr(sys.modules.get(name), "__file__", None)
+        own = PathFinder.find_spec(name, [str(folder.resolve())])
+        if imported is None or own is None or own.origin is None:
+            continue
+        if Path(own.origin).resolve() not in (Path(imported).resolve(), home.resolve()):
+            raise BadRequest(
+                f"{spec.model} has its own {name}, and an earlier model of this run imported {imported}",
+                "measure it in a run of its own",
+            )
 
 
 def named_models(of: SourceName) -> Iterator[NamedModel]:
