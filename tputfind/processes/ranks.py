@@ -81,8 +81,8 @@ class Job:
         with closing(leading):
             try:
                 for answer in leading:
-                    window = isinstance(answer, Timed) and answer.window is not None
-                    if window or (isinstance(answer, Turn) and answer.failure is None):  # of rank 0 alone
+                    told = isinstance(answer, Timed) and (answer.window is not None or answer.unchecked is not None)
+                    if told or (isinstance(answer, Turn) and answer.failure is None):  # of rank 0 alone
                         yield answer
                         continue
                     failed = _failure_in(answer) is not None  # the others may wait for rank 0 in vain
