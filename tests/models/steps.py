@@ -171,6 +171,56 @@ def uses_up_a_generator():
     return tputfind.Step(train, lambda size: (torch.randn(size, 8) for _ in range(4)))
 
 
+def uses_up_a_zip():
+    layer = nn.Linear(8, 8)
+
+    def train(pairs):
+        for x, y in pairs:
+            (layer(x) - y).square().mean().backward()
+
+    return tputfind.Step(train, lambda size: zip(torch.randn(4, size, 8), torch.randn(4, size, 8), strict=True))
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Steps by methods of its own, and by an optimizer inside, as SAM does."""
+
+    def __init__(self, inner):
+        super().__init__(inner.param_groups, {})
+        self.inner = inner
+
+    def second_step(self):
+        self.inner.step()
+
+
+class Delegate(torch.optim.Optimizer):
+    """Wraps another optimizer without the constructor of its class, as Lookahead and accelerate do."""
+
+    def __init__(self, inner):
+        self.inner, self.param_groups = inner, inner.param_groups
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+def _wrapped(wrap, name):
+    layer = nn.Linear(8, 8)
+    optimizer = wrap(torch.optim.Adam(layer.parameters()))
+
+    def train(x):
+        layer(x).square().mean().backward()
+        getattr(optimizer, name)()
+
+    return tputfind.Step(train, lambda size: torch.randn(size, 8), modules=layer, optimizers=optimizer)
+
+
+def sharpness_aware():
+    return _wrapped(Sharpness, "second_step")
+
+
+def delegating():
+    return _wrapped(Delegate, "step")
+
+
 def takes_args(args):
     return nn.Linear(args.width, 8)
 

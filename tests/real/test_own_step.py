@@ -282,6 +282,7 @@ REFUSED = [
     ("steps.py:size_has_a_default", (), 2, "if it makes a step, give it the batch size as an argument without a def"),
     ("steps.py:kills_itself", (), 5, "cannot be built: killed by SIGKILL (build it by itself to see why)"),
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
+    ("steps.py:uses_up_a_zip", (), 2, "a step uses up the zip in its batch, which is empty in the next"),
     ("steps.py:uses_up_a_generator", (), 2, "a step uses up the generator in its batch, which is empty in the next"),
     ("steps.py:takes_args", (), 2, "takes_args(args) is called with a batch size, as one argument makes steps"),
     ("steps.py:takes_args", ("--input-size", "8"), 2, "a factory of a model takes no arguments"),

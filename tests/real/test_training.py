@@ -450,6 +450,8 @@ def outputs_of(kind, layer, x, labels):
         "of a nested output": (loss + auxiliary, [logits, {"half": logits / 2}])[::-1],
         "auxiliary": (logits, auxiliary),
         "two": (logits, loss, auxiliary),
+        "two alone": (loss, auxiliary),
+        "sum and parts": (loss + auxiliary, loss, auxiliary),
         "alone": {"logits": logits.detach(), "total": loss},
     }[kind]
 
@@ -462,6 +464,8 @@ def outputs_of(kind, layer, x, labels):
         ("of a nested output", None),  # half of the logits is no part of the loss
         ("auxiliary", None),
         ("two", None),
+        ("two alone", None),
+        ("sum and parts", 0),
         ("alone", "total"),
     ],
 )
@@ -469,6 +473,19 @@ def test_loss_is_the_scalar_that_depends_on_all_other_outputs(kind, place):
     output = outputs_of(kind, nn.Linear(8, 3), torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
 
     assert place_of_loss(parts_of(output)) == place
+
+
+def test_loss_in_first_place_beside_other_losses_is_not_the_only_one():
+    loss, other = (layer(torch.ones(2, 8)).sum() for layer in (nn.Linear(8, 1), nn.Linear(8, 1)))
+
+    assert own_loss((loss, other)) is None
+    assert own_loss((loss, other.detach())) is loss
+
+
+def test_stand_in_optimizer_of_sparse_gradients_has_no_momentum():
+    workload = Workload(read_spec(f"{MODELS}/plain.py:sparse_bag", {"phase": "train"}), torch.device("cpu"))
+
+    assert workload._training.optimizers[0].defaults["momentum"] == 0
 
 
 def test_model_that_returns_its_logits_and_its_loss_trains_by_that(tmp_path, ask):

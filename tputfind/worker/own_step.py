@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 import torch
@@ -118,6 +118,7 @@ class OwnStep:
         self._doing(f"made batch {batch_size}")
         call = self._make_call(batch_size, draw)
         if self._makes_its_batch:
+            self._idle.clear()
             self._idle = idle_of(_optimizers_here())
         self._doing("")
         batch = Batch(self._run, batch_size, call, lambda: self._findings.split, has_state=True)
@@ -237,12 +238,13 @@ class OwnStep:
                 "write def instead of async def, and asyncio.run inside",
             )
         self._check_place()
-        held = (batch, *(parts_of(batch) or {}).values())
-        if any(inspect.isgenerator(part) and part.gi_frame is None for part in held):
-            raise BadRequest(
-                f"{self._spec.model}: a step uses up the generator in its batch, which is empty in the next step",
-                "return a list of its items",
-            )
+        for part in (batch, *(parts_of(batch) or {}).values()):
+            if _is_used_up(part):
+                name = type(part).__name__
+                raise BadRequest(
+                    f"{self._spec.model}: a step uses up the {name} in its batch, which is empty in the next step",
+                    "return a list of its items",
+                )
         for _ in range(MOST_UNTIL_STEPPED if self._step.optimizers else MOST_SKIPPED):
             if not self._idle:
                 return output
@@ -366,6 +368,17 @@ def _optimizers_here() -> list[torch.optim.Optimizer]:
     gc.collect()  # optimizers of an earlier step may be in reference cycles
     found = (each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer))
     return [each for each in found if "param_groups" in vars(each)]
+
+
+_ITERATORS: Final[tuple[type, ...]] = (zip, map, filter, enumerate, type(iter([])), type(iter(())))
+_END: Final = object()
+
+
+def _is_used_up(value: object) -> bool:
+    """Return whether a generator or one of Python's own iterators has ended; one of the latter may lose an item."""
+    if inspect.isgenerator(value):
+        return value.gi_frame is None
+    return isinstance(value, _ITERATORS) and next(cast("Iterator[object]", value), _END) is _END
 
 
 def _takes_memory_of(device: torch.device) -> bool | None:

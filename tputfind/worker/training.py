@@ -4,10 +4,12 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter, signature
 from typing import Any, ClassVar, Final
+from weakref import ref
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from tputfind.errors import BadRequest
 from tputfind.options import did_you_mean
@@ -165,7 +167,10 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
             f"--optimizer {name} takes sparse gradients alone, and this model has dense ones", "choose adam or adamw"
         )
     try:
-        return made(weights, lr=_LEARNING_RATE, **_SETTINGS.get(made.__name__, {}))  # type: ignore[call-arg]
+        # The momentum of sparse gradients gets longer with every step.
+        has_sparse = any(getattr(layer, "sparse", False) is True for layer in module.modules())
+        further = {} if has_sparse else _SETTINGS.get(made.__name__, {})
+        return made(weights, lr=_LEARNING_RATE, **further)  # type: ignore[call-arg]
     except (ValueError, TypeError) as error:
         raise BadRequest(f"--optimizer {name} does not take the weights of this model: {said(error)}") from None
 
@@ -184,15 +189,28 @@ def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
     return all(any(weight is other for other in found) for weight in weights)
 
 
+class _Idle(dict[int, torch.optim.Optimizer]):
+    """Optimizers by id; a hook refers to it weakly, and outlives it."""
+
+
 def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.optim.Optimizer]:
-    """Return the optimizers by id; each is removed from the result when it first steps."""
-    idle = {id(optimizer): optimizer for optimizer in optimizers}
+    """Return the optimizers by id; each is removed from the result when it, or another with its weights, first steps.
+
+    An optimizer that wraps another one steps by that, or by methods of its own, as those of SAM and Lightning Fabric.
+    """
+    idle = _Idle((id(optimizer), optimizer) for optimizer in optimizers)
+    seen_by_hook = ref(idle)
 
     def note(stepped: torch.optim.Optimizer, *_: object) -> None:
-        idle.pop(id(stepped), None)
+        left = seen_by_hook()
+        if not left:
+            return
+        held = {id(weight) for group in stepped.param_groups for weight in group["params"]}
+        for key, each in list(left.items()):
+            if each is stepped or all(id(weight) in held for group in each.param_groups for weight in group["params"]):
+                del left[key]
 
-    for optimizer in list(idle.values()):
-        optimizer.register_step_post_hook(note)
+    register_optimizer_step_post_hook(note)
     return idle
 
 
@@ -231,7 +249,9 @@ def own_loss(output: Any) -> torch.Tensor | None:
     )
     if isinstance(named, torch.Tensor) and isinstance(choice, torch.Tensor):  # a second head, for multiple choice
         named = named + choice
-    first = output[0] if isinstance(output, (tuple, list)) and output else output
+    first, *others = output if isinstance(output, (tuple, list)) and output else (output,)
+    if any(isinstance(each, torch.Tensor) and each.requires_grad and each.dim() == 0 for each in others):
+        first = None  # it may be one of several losses: see ``place_of_loss``
     for loss in (named, first):
         if isinstance(loss, torch.Tensor) and loss.requires_grad and (loss is named or loss.dim() == 0):
             return loss.mean() if loss.dim() else loss
@@ -239,22 +259,25 @@ def own_loss(output: Any) -> torch.Tensor | None:
 
 
 def place_of_loss(parts: Mapping[Hashable, object]) -> Hashable:
-    """Return the key of the only scalar in an output whose gradients reach all other parts; None if there is none.
+    """Return the key of the scalar in an output whose gradients reach all other parts; None if there is none.
 
-    An auxiliary loss does not reach them. A compiled model has one node in the graph for all its outputs.
+    An auxiliary loss does not reach them, and one of several losses not the others. A compiled model has one node in
+    the graph for all its outputs, so that only a single scalar can be its loss.
     """
     learnt = {key: [each for each in tensors_of(part) if each.requires_grad] for key, part in parts.items()}
     scalars = [key for key, part in parts.items() if isinstance(part, torch.Tensor) and learnt[key] and not part.dim()]
-    if len(scalars) != 1:
-        return None
-    (place,) = scalars
-    left = {each.grad_fn for key, tensors in learnt.items() for each in tensors if key != place}
-    level, seen = {learnt[place][0].grad_fn}, set[object]()
-    while level and left and len(seen) < _MOST_NODES:
-        left -= level
-        seen |= level
-        level = {node for each in level if each is not None for node, _ in each.next_functions} - seen
-    return None if left else place
+    for place in scalars:
+        left = {each.grad_fn for key, tensors in learnt.items() for each in tensors if key != place}
+        level, seen = {learnt[place][0].grad_fn}, set[object]()
+        if len(scalars) > 1 and level <= left:
+            return None
+        while level and left and len(seen) < _MOST_NODES:
+            left -= level
+            seen |= level
+            level = {node for each in level if each is not None for node, _ in each.next_functions} - seen
+        if not left:
+            return place
+    return None
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
