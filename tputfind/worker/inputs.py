@@ -263,7 +263,7 @@ def shows_samples(value: object, split: Split) -> bool:
 
 
 def _is_array(value: object) -> bool:
-    return hasattr(value, "__array__") and hasattr(value, "shape")
+    return hasattr(type(value), "__array__") and hasattr(value, "shape")
 
 
 def outline(

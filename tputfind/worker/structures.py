@@ -50,7 +50,7 @@ def attributes_of(value: object) -> dict[str, Any] | None:
 
 def replace_parts(value: Any, parts: Mapping[Any, Any]) -> Any:
     """Return a copy of a container or dataclass that holds other parts under the same keys."""
-    if hasattr(value, "_make"):  # a named tuple
+    if hasattr(type(value), "_make"):  # a named tuple
         return value._make(parts.values())
     if isinstance(value, tuple):
         is_same = len(value) == len(parts) and all(map(is_, value, parts.values()))
@@ -109,7 +109,10 @@ def clone_tensors(value: Any) -> Any:
 
 def moves(value: object) -> bool:
     """Return whether a value has a method ``to``: it is a tensor, or an object that moves its tensors itself."""
-    return callable(getattr(value, "to", None))
+    try:
+        return callable(getattr(value, "to", None))
+    except Exception:  # such as the KeyError of a dict whose keys are its attributes
+        return False
 
 
 def contents_of(value: object) -> dict[Any, Any] | None:
@@ -123,11 +126,16 @@ def contents_of(value: object) -> dict[Any, Any] | None:
     return parts
 
 
+_OF_COPIES: Final = ("__copy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__del__")
+"""Methods by which a class says how it is copied, or what its end does."""
+
+
 def _parts_to_copy(value: object) -> dict[Any, Any] | None:
     """Return the parts of a container or the attributes of an object without ``to``; None for any other value."""
     parts = contents_of(value)
     is_object = parts is None and hasattr(value, "__dict__") and not moves(value) and not callable(value)
-    return attributes_of(value) if is_object and not isinstance(value, (Enum, ModuleType)) else parts
+    is_plain = all(getattr(type(value), name, None) is getattr(object, name, None) for name in _OF_COPIES)
+    return attributes_of(value) if is_object and is_plain and not isinstance(value, (Enum, ModuleType)) else parts
 
 
 def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *, of_tensors: bool = False) -> Any:

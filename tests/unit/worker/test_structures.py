@@ -128,7 +128,26 @@ def test_object_that_a_step_fills_is_new_at_every_step(attribute):
     assert not has_same_parts(held, copied)
 
 
-@pytest.mark.parametrize("value", [Enum("Way", "ahead").ahead, len])
+class Handle:
+    """Says how it is copied, as a picture with an open file does."""
+
+    def __getstate__(self):
+        raise AssertionError("it is not to be copied")
+
+
+class ByAttribute(dict):
+    __getattr__ = dict.__getitem__
+
+
+def test_dict_whose_keys_are_attributes_is_placed_and_copied():
+    held = ByAttribute(x=torch.ones(2))
+
+    assert TO_HALF.place(held)["x"].dtype == torch.float16
+    assert copy_containers(held)["x"] is held["x"]
+    assert outline(held) == outline(ByAttribute(x=torch.zeros(2)))
+
+
+@pytest.mark.parametrize("value", [Enum("Way", "ahead").ahead, len, Handle()])
 def test_what_is_no_data_is_not_copied(value):
     assert copy_containers([value])[0] is value
 
