@@ -13,6 +13,8 @@ class TputfindError(Exception):
     """
 
     exit_code = 1
+    kind = "error"
+    """The kind of a failed row that stands for it: a ``FailureKind``."""
 
     def __init_subclass__(cls, exit_code: int = 1) -> None:
         """Set the exit code of a class of errors."""
@@ -65,6 +67,8 @@ class OutOfTime(TputfindError, exit_code=2):
 class NoSuchDevice(TputfindError, exit_code=3):
     """Raised when the device does not exist or does not support the dtype."""
 
+    kind = "unsupported"
+
 
 class DeviceInUse(TputfindError, exit_code=3):
     """Raised when other processes hold memory of the device and the user requires it to be free."""
@@ -73,11 +77,11 @@ class DeviceInUse(TputfindError, exit_code=3):
 class NothingFits(TputfindError, exit_code=4):
     """Raised when not even the smallest batch fits."""
 
+    kind = "out_of_memory"
+
 
 class ModelFailed(TputfindError, exit_code=5):
     """Raised when the model itself fails; carries its traceback, and the kind of its failure."""
-
-    kind = "error"
 
 
 class NoPlan(TputfindError, exit_code=6):

@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from tputfind.record.types import REPEATABILITY, Above0, Count
+from tputfind.record.types import REPEATABILITY, Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, MOST_HALF, NORMAL_IQR, Interval, t_quantile
 
 LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
@@ -74,13 +74,15 @@ COSTS: Final[Mapping[Goal, Cost]] = {
 class Speed(msgspec.Struct, frozen=True, kw_only=True):
     """The throughput of a batch size, which is that of each instance, and its latency: the median in ms.
 
-    ``host_bound`` is whether submitting a batch takes most of its latency; None if unknown.
+    ``host_bound`` is whether submitting a batch takes most of its latency; None if unknown. ``compile_s`` is the time
+    of compiling, which is shorter in processes that reuse the results of an earlier one; None without compiling.
     """
 
     batch_size: Count
     samples_per_s: Above0
     latency_ms: Above0
     host_bound: bool | None = None
+    compile_s: Amount | None = None
 
 
 class Round(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,14 +4,14 @@ from typing import Literal, Self
 
 import msgspec
 
-from tputfind.errors import BY_NAME, ModelFailed, TputfindError
+from tputfind.errors import BY_NAME, TputfindError
 from tputfind.processes.failures import Passed
 from tputfind.record.clocks import Asked, Loop
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.record import TRIAL_STEPS, Failure, Notice, Row, Setting, Trial
 from tputfind.record.spec import Spec
 from tputfind.record.trace import Trace
-from tputfind.record.types import Above0, Bytes, Count, GradMode, SourceName
+from tputfind.record.types import Above0, Amount, Bytes, Count, GradMode, SourceName
 
 
 class Inspect(msgspec.Struct, frozen=True, tag=True):
@@ -262,38 +262,39 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
 
-    ``submission_ms`` are the host's own times of the steps if they ran one at a time. The last turn has no times, but
-    ``values`` of the outputs of the smallest batch, run eagerly.
+    ``submission_ms`` are the host's own times of the steps if they ran one at a time; ``compile_s`` is the time of
+    compiling. The last turn has no times, but
+    ``values`` of the outputs of the smallest batch, run eagerly. In the first round an empty turn comes before it, when
+    the windows are known to be good.
     """
 
     device_ms: tuple[Above0, ...] = ()
     submission_ms: tuple[Above0, ...] = ()
     values: tuple[float, ...] = ()
     samples: Count = 1
+    compile_s: Amount | None = None
     peak_allocated_bytes: Bytes | None = None
     peak_reserved_bytes: Bytes | None = None
     failure: Failure | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """The TputfindError of a child or of a cluster node: its class, its texts, and the kind of a model's failure."""
+    """The TputfindError of a child or of a cluster node: its class, its kind and its texts."""
 
     error: str
-    kind: str = ""
+    kind: str = "error"
     message: str
     hint: str
     traceback: str
 
     @classmethod
     def of(cls, error: TputfindError) -> Self:
-        kind = error.kind if isinstance(error, ModelFailed) else ""
         name = type(error).__name__
-        return cls(error=name, kind=kind, message=error.message, hint=error.hint, traceback=error.traceback)
+        return cls(error=name, kind=error.kind, message=error.message, hint=error.hint, traceback=error.traceback)
 
     def make_error(self) -> TputfindError:
         error = BY_NAME.get(self.error, TputfindError)(self.message, self.hint, self.traceback)
-        if isinstance(error, ModelFailed):
-            error.kind = self.kind or error.kind
+        error.kind = self.kind
         return error
 
 

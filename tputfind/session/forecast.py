@@ -22,6 +22,7 @@ from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LARGEST_BATCH, METHOD, QUANTIZED, Dtype
 from tputfind.search.forecast import (
     FIRST_BATCH,
+    Known,
     NonMonotonic,
     edge_where,
     expected_batch,
@@ -29,7 +30,7 @@ from tputfind.search.forecast import (
     non_monotonic_where,
 )
 from tputfind.search.replay import Forecast, Memory, Program, ratio
-from tputfind.session import pickling
+from tputfind.session import expectations, pickling
 from tputfind.session.inspect import inspect, new_record, now, preload_packages
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress, Silent
@@ -187,8 +188,13 @@ def _forecast_from_trials(
         )
     record = new_record(found.spec, inspection, found.command)
     session = Session(record, TrialRunner(children, record.spec, environment), RecordFile(None, ""), progress)
-    session.until_it_runs(lambda: _take_first_trial(session))
-    cards = tuple(_forecast(session, memory_bytes) for memory_bytes in memories)
+    cards: list[CardForecast] = []
+
+    def forecast_all() -> None:
+        _take_first_trial(session)
+        cards[:] = [_forecast(session, memory_bytes) for memory_bytes in memories]
+
+    session.until_it_runs(forecast_all)
     tried = tuple(sorted({trial.batch_size for trial in session.record.trials}))
     return replace(
         found,
@@ -197,7 +203,7 @@ def _forecast_from_trials(
         own_optimizers=inspection.own_optimizers,
         device_name=environment.device_name,
         tried=tried,
-        cards=cards,
+        cards=tuple(cards),
     )
 
 
@@ -293,13 +299,19 @@ def _forecast(session: Session, memory_bytes: int) -> CardForecast:
     found = _edge(session, memory_bytes) or 0
     distance = _distance(session.record.trials, found)
     error = next(error for factor, error in _ERRORS if distance <= factor)
-    around = expected_non_monotonic(session.known(memory_bytes), found)
+    around = expected_non_monotonic(_known(session, memory_bytes), found)
     error = max(error, _spread(found, around))
     return CardForecast(memory_bytes=memory_bytes, largest_batch=found, error=error)
 
 
 def _edge(session: Session, memory_bytes: int | None) -> int | None:
-    return expected_batch(session.known(memory_bytes), 0, None)
+    """Return the expected edge under a limit, on a device of its own; None as the limit stands for the memory here."""
+    return expected_batch(session.known(None) if memory_bytes is None else _known(session, memory_bytes), 0, None)
+
+
+def _known(session: Session, memory_bytes: int) -> Known:
+    """Return the input of a forecast for another device, whatever other processes hold on this one."""
+    return expectations.known(session.record, memory_bytes, None)
 
 
 def _spread(found: int, around: NonMonotonic) -> float:

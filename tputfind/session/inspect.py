@@ -33,9 +33,9 @@ def inspect(spec: Spec, children: Children) -> Inspection:
         inspection = children.ask_one(Inspect(spec), Inspection, spec.trial_timeout_s or FIRST_TIMEOUT_S)
     except ChildFailed as death:
         if death.failure.kind == "host_memory":
-            raise NothingFits(
-                f"{spec.model} cannot be built: {death}", "give the host or its container more memory"
-            ) from None
+            error = NothingFits(f"{spec.model} cannot be built: {death}", "give the host or its container more memory")
+            error.kind = death.failure.kind
+            raise error from None
         hint = _HINTS.get(death.failure.kind, notices.advice(death.failure.kind, spec))
         raise ModelFailed(f"{spec.model} cannot be built: {death}", hint) from None
     others_bytes = memory_in_use_bytes(*inspection.environment.device_uuids)

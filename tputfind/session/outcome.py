@@ -41,7 +41,6 @@ LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "wrong_output": "wrong_output",
     "error": "error",
 }
-_KINDS: Final[dict[type[TputfindError], FailureKind]] = {NoSuchDevice: "unsupported", NothingFits: "out_of_memory"}
 _NOT_OF_THE_MODEL: Final = (OutOfTime, DeviceInUse, BrokenInstall)
 """Errors of a run that say nothing about the model: ``--budget``, ``--strict`` or a broken server of processes ended it
 before anything was timed."""
@@ -130,12 +129,12 @@ def error_of(record: Record) -> TputfindError | None:
 def failed_record(record: Record, error: TputfindError, kind: FailureKind | None = None) -> Record:
     """Return the record with one failed row that holds the error, so that lists show it too.
 
-    If the error says nothing about the model, the record has no row and can be resumed. ``kind`` defaults to the
-    kind of the error, or of its type.
+    If the error says nothing about the model, the record has no row and can be resumed. ``kind`` defaults to that of
+    the error.
     """
     if kind is None and isinstance(error, _NOT_OF_THE_MODEL):
         return msgspec.structs.replace(record, notices=notices.of(record))
-    kind = kind or _KINDS.get(type(error)) or cast("FailureKind", getattr(error, "kind", "error"))
+    kind = kind or cast("FailureKind", error.kind)
     row = Row(
         batch_size=record.spec.smallest_batch,
         failure=Failure(kind=kind, message=error.message, traceback=error.traceback),

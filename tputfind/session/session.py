@@ -11,7 +11,7 @@ import msgspec
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers
-from tputfind.errors import DeviceInUse, OutOfTime
+from tputfind.errors import DeviceInUse
 from tputfind.processes.failures import Passed, for_want_of_memory, is_kernel_fault
 from tputfind.record.files import RecordFile
 from tputfind.record.record import TRIAL_STEPS, Edge, Failure, LimitedBy, Record, Row, Trial, merge_rows
@@ -427,8 +427,7 @@ class Session:
         spec, smallest = self._spec, batch_size == self._spec.smallest_batch
         if not (smallest or spec.own_code) or failure is None or for_want_of_memory(failure):
             return
-        with suppress(OutOfTime):  # the failure is known, though not whether its cause is the handling of the model
-            self._diagnose(batch_size, failure)
+        self._diagnose(batch_size, failure)
         if smallest and all(one.failure is not None for one in self.record.attempts):
             if is_kernel_fault(failure):
                 self.update(trials=tuple(map(_blame_model, self.record.trials)))

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tputfind.errors import BadRequest, DeviceInUse
+from tputfind.errors import BadRequest, DeviceInUse, OutOfTime
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.failures import (
@@ -242,7 +242,7 @@ def _trial_of(first: Timed | None) -> Trial:
 def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilities | None) -> Diagnosis:
     """Return the settings with which a model runs at a failed batch size; errors as for ``worker.diagnosis``."""
     timeout_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
-    with suppress(ChildFailed):  # the diagnosis crashes too
+    with suppress(ChildFailed, OutOfTime):  # it crashes too, or the budget ends: the failure itself is known
         return children.ask_one(Diagnose(spec, batch_size, can), Diagnosis, timeout_s)
     return Diagnosis()
 
@@ -252,7 +252,7 @@ def _rows(
 ) -> Iterator[Row]:
     """Yield a row of each batch, with the state of the device and the host during its throughput window.
 
-    If the checks of a row end the process, the row stays unchecked.
+    If the checks of a row end the process, or the budget ends during them, the row stays unchecked.
     """
     seen: Health | None = None
     others_busy_cores: float | None = None
@@ -275,11 +275,16 @@ def _rows(
                 yield add_state(answer.row)
                 seen = others_busy_cores = unchecked = None
             unchecked = answer.unchecked or unchecked
-    except ChildFailed as death:
+    except (ChildFailed, OutOfTime) as end:
         if unchecked is None:
             raise
-        output = OutputCheck(result="unchecked", remark=f"the check ended the process: {death.failure.message}")
+        why = "--budget ended during the check"
+        if isinstance(end, ChildFailed):
+            why = f"the check ended the process: {end.failure.message}"
+        output = OutputCheck(result="unchecked", remark=why)
         yield add_state(msgspec.structs.replace(unchecked, output=output))
+        if isinstance(end, OutOfTime):
+            raise
 
 
 def is_other_memory_equal(then_bytes: int | None, now_bytes: int | None) -> bool:

@@ -38,6 +38,8 @@ _FEWEST_BLOCKS: Final = 3
 _MOST_BLOCKS: Final = 100
 _OF_STARTING: Final = 2.0
 """Windows take this many times the start-up time of the processes: more time is better spent on further processes."""
+_OF_LEFT: Final = 0.6
+"""Windows take no more than this fraction of the time left: a check of the outputs follows."""
 _LONG_S: Final = 4.0
 """Total seconds after which fewer blocks suffice: short disturbances do not matter for such long steps."""
 
@@ -106,13 +108,14 @@ def take_round(
     speeds: dict[int, Speed] = {}
     values: dict[int, tuple[float, ...]] = {}
     most = _MOST_BLOCKS
-    for group in groups:
+    for place, group in enumerate(groups):
         with ExitStack() as stack:
             begin_s, done = monotonic(), 0
             processes = {index: stack.enter_context(_Process(variants[index], index, number)) for index in group}
             for process in processes.values():
                 process.start()
-            until_s = monotonic() + _OF_STARTING * (monotonic() - begin_s)
+            left_s = min(variants[index].children.seconds_left() for index in group) / (len(groups) - place)
+            until_s = monotonic() + min(_OF_STARTING * (monotonic() - begin_s), _OF_LEFT * left_s)
             while done < most and _needs_another_block(done, until_s):
                 for index in order_of_block(group, random):
                     per_s[index].append(processes[index].window_per_unit())
@@ -303,17 +306,25 @@ class _Process:
         if not self._variant.can.events:  # every step is synchronised, and the windows are spread over more time
             alone = back_to_back = alone + back_to_back
         rate, size = 1000 * self._ready.samples / fmean(back_to_back), self._variant.batch_size
-        return Speed(batch_size=size, samples_per_s=rate, latency_ms=median(alone), host_bound=waits)
+        return Speed(
+            batch_size=size,
+            samples_per_s=rate,
+            latency_ms=median(alone),
+            host_bound=waits,
+            compile_s=self._ready.compile_s,
+        )
 
     def finish(self) -> None:
         """Let the process end, and note its values; raise VariantFailed if it rejects its windows or its outputs."""
         self._close_gate()
+        counts = False
         try:
             for turn in self._answers:
                 self._check(turn)
-                self.values = turn.values
+                self.values, counts = turn.values, True
         except ChildFailed as death:
-            raise VariantFailed(self._index, death.failure) from None
+            if not counts:
+                raise VariantFailed(self._index, death.failure) from None
 
     def _next(self) -> Turn:
         try:

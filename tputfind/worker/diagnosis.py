@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -108,7 +107,9 @@ class _Attempt:
     def error(self, *batch_sizes: int) -> BaseException | None:
         """Return the exception of two steps at each of these batch sizes; None if there is none."""
         try:
-            self._workload = self._workload or make_workload(self.spec, self._device.torch_device)
+            if self._workload is None:
+                free_memory(self._device.torch_device)  # an earlier model may be in reference cycles
+                self._workload = make_workload(self.spec, self._device.torch_device)
             if isinstance(self._workload, Workload) and self._trains:
                 self._workload.train()
             with gradients(self.spec):
@@ -122,14 +123,11 @@ class _Attempt:
                     self._device.synchronize()
         except BaseException as error:  # a model can raise anything
             return error.with_traceback(None)  # the frames would keep tensors alive
-        finally:
-            gc.collect()
         return None
 
     def release(self) -> None:
         """Free the model; a further call of ``error`` builds it again."""
         self._workload = None
-        free_memory(self._device.torch_device)
 
     def names_without_gradient(self, error: BaseException) -> str:
         """Return the names of parameters without gradient in DDP's error; ``some parameters`` if it has no numbers."""

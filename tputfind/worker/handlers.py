@@ -285,8 +285,11 @@ def _time_batches(
         seconds = perf_counter() - start - (listener.met_s - met_s)
         yield messages.Timed(row=msgspec.structs.replace(row, seconds=seconds))
         compiled = not mode_class(asked.spec.mode).as_it_is or any(timing.compiled for timing in row.timings)
-        if row.failure is not None or not device.usable() or compiled:
-            return  # the memory of a model compiled or captured for one batch size would add to that of the next
+        diverged = asked.spec.phase != "infer" and row.output is not None and row.output.result == "not_finite"
+        if row.failure is not None or not device.usable() or compiled or diverged:
+            # The memory of a model compiled or captured for one batch size would add to that of the next; the weights
+            # of one that diverged stay NaN.
+            return
         passed = Passed(batch_size, row.peak_reserved_bytes)
 
 
@@ -340,6 +343,7 @@ def _time_batch(
             timings=(timing,),
             **used._asdict(),
             parameter_bytes=workload.parameter_bytes,
+            seen=seen,
             samples=_samples(workload, batch_size),
         )
         listener.send_row(row)
@@ -375,11 +379,12 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 return
             take = turns(device, loaded.work.holding(), loaded.stopwatch, listener.busy, asked.window_s)
             first = take(alone=not asked.alone)
-            used = device.memory_use()
+            used, compiled = device.memory_use(), loaded.batch.compiled
             ready = messages.Turn(
                 device_ms=_round_to_nanoseconds(first.synchronised_ms),
                 submission_ms=_round_to_nanoseconds(first.submission_ms),
                 samples=_samples(workload, size) or size,
+                compile_s=None if compiled is None else compiled.seconds,
                 peak_allocated_bytes=used.peak_allocated_bytes,
                 peak_reserved_bytes=used.peak_reserved_bytes,
             )
@@ -391,6 +396,7 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
             device.check_limit()
             output, values = None, tuple[float, ...]()
             if asked.number == 0:
+                yield messages.Turn()  # the windows count even if the check ends the process
                 _check_samples(loaded)
                 output, values = _check(spec, device, workload, loaded.batch), _values(spec, workload)
             ranks.end_turns()

@@ -16,6 +16,7 @@ from tputfind.errors import (
     NothingFits,
     OutOfTime,
 )
+from tputfind.processes.messages import Refusal
 from tputfind.record.record import Failure, FailureKind, LimitedBy, Row, Trial
 from tputfind.record.spec import Spec, read_spec
 from tputfind.session.outcome import (
@@ -97,6 +98,12 @@ def test_run_without_a_passed_row_has_the_error_of_its_first():
     assert error_of(replace(example(), rows=())) is None
 
 
+def without_host_memory():
+    error = NothingFits("it is gone")
+    error.kind = "host_memory"
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "given", "kind"),
     [
@@ -104,6 +111,7 @@ def test_run_without_a_passed_row_has_the_error_of_its_first():
         (NothingFits("it is gone"), None, "out_of_memory"),
         (BadRequest("it is gone"), None, "error"),
         (NothingFits("it is gone"), "died", "died"),
+        (Refusal.of(without_host_memory()).make_error(), None, "host_memory"),
         (no_answer(Spec(model="resnet18"), 4, Failure(kind="died", message="it is gone")), None, "died"),
         (no_answer(Spec(model="resnet18"), 4, Failure(kind="kernel_limit", message="it is gone")), None, "error"),
     ],

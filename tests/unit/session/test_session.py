@@ -494,22 +494,6 @@ def test_kernel_limit_becomes_model_error_if_smallest_batch_has_it_too(message, 
     assert [trial.failure.kind for trial in session.record.trials] == kinds
 
 
-def test_model_error_is_the_answer_if_budget_ends_its_diagnosis():
-    failure = Failure(kind="error", message="ValueError: mine", traceback="Traceback ...")
-    oracle = Oracle([], 100.0)
-    oracle.try_batch = lambda *_, **__: Trial(batch_size=1, failure=failure)
-
-    def diagnose(*_):
-        raise OutOfTime("--budget ended before a batch was timed")
-
-    oracle.diagnose = diagnose
-    session = Session(replace(example(), trials=(), rows=()), oracle, RecordFile(None, ""), Silent())
-
-    with pytest.raises(ModelFailed, match="ValueError: mine") as raised:
-        session.try_batch(1)
-    assert raised.value.traceback == "Traceback ..."
-
-
 class GoingOn(Oracle):
     """Times fitting batches in the process of their trial, unless it ends early; records the questions."""
 

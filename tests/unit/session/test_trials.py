@@ -1,12 +1,17 @@
-"""The allowed silence of a process, from the trials before it."""
+"""Questions to processes: their allowed silence, their repetition, and what is kept if they or the budget end."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import example
+from support.records import example, row
 
-from tputfind.record.record import Failure, FailureKind, Trial
-from tputfind.session.trials import TrialRunner, timeout_s
+from tputfind.errors import OutOfTime
+from tputfind.processes.messages import Diagnosis, Timed
+from tputfind.record.record import Failure, FailureKind, OutputCheck, Trial
+from tputfind.session import trials
+from tputfind.session.health import Watches
+from tputfind.session.host_load import HostWatch
+from tputfind.session.trials import TrialRunner, diagnosis_of, timeout_s
 
 
 def trial(batch_size, seconds, *, step_ms=None, kind: FailureKind | None = None):
@@ -44,9 +49,9 @@ def test_timeout_is_four_times_the_expected_time_of_a_trial(batch_size, taken, e
     st.sampled_from([10.0, 30.0]),
 )
 def test_a_process_is_waited_for_longer_than_the_longest_trial_took(taken, batch_size, least_s):
-    trials = [trial(size, seconds, step_ms=step_ms) for size, seconds, step_ms in taken]
+    before = [trial(size, seconds, step_ms=step_ms) for size, seconds, step_ms in taken]
 
-    assert timeout_s(batch_size, trials, least_s) >= max(least_s, 4 * max(one.seconds for one in trials))
+    assert timeout_s(batch_size, before, least_s) >= max(least_s, 4 * max(one.seconds for one in before))
 
 
 class Answers:
@@ -95,3 +100,28 @@ def test_first_kernel_error_of_a_run_is_tried_twice(failures, taken, asked, fail
     answer = runner.try_batch(8, None, memory_limit_bytes=None, taken=before)
 
     assert (answer.failure, children.asked) == (failure, asked)
+
+
+class Late:
+    def ask_one(self, *_):
+        raise OutOfTime("--budget ended before a batch was timed")
+
+
+def test_diagnosis_that_the_budget_ends_finds_nothing_and_hides_no_failure():
+    assert diagnosis_of(Late(), example().spec, 1, None) == Diagnosis()
+
+
+def test_row_whose_check_the_budget_ends_is_kept_unchecked():
+    def answers():
+        yield Timed(unchecked=row(8, 5.0))
+        raise OutOfTime("--budget ended before a batch was timed")
+
+    found = trials._rows(answers(), Watches(()), HostWatch(on_host=False), trials.ALONE, None)
+
+    kept = next(found)
+    assert (kept.batch_size, kept.output) == (
+        8,
+        OutputCheck(result="unchecked", remark="--budget ended during the check"),
+    )
+    with pytest.raises(OutOfTime):
+        next(found)
