@@ -165,6 +165,7 @@ class Host:
         end_s = (time.monotonic() + self._end_s) / 2 if self._devices.all_busy else self._end_s
         waiting, free = list(tasks), {place.name: place for place in places}
         busy: dict[str, Task] = {}
+        handed: dict[int, Measured] = {}  # results until their devices were lost; another device begins anew
         while busy or waiting:
             at_once = 1 if self._devices.each else len(free) + len(busy)
             if not self._stations.interrupted:
@@ -190,7 +191,7 @@ class Host:
             assert isinstance(outcome, Outcome)
             if not outcome.device_fails:
                 free[done.place.name] = done.place
-                yield task.number, outcome.measured
+                yield task.number, _of_two(handed.pop(task.number, None), outcome.measured)
                 continue
             handed_on = task.place is None and bool(free or busy)
             subject = f"{task.spec.model} {identity.name_of(task.spec)}"
@@ -198,11 +199,12 @@ class Host:
             self.lost.append(lost)
             self._did(f"{lost.place.name} fails and is taken out: {lost.why}")
             if handed_on:
-                _remove(outcome.measured.file)  # the job begins anew, and its records must not be two
+                handed[task.number] = _of_two(handed.get(task.number), outcome.measured)
                 waiting.insert(0, task)
             else:
-                yield task.number, outcome.measured
-        self.not_begun = [task.spec.model for task in waiting]
+                yield task.number, _of_two(handed.pop(task.number, None), outcome.measured)
+        yield from handed.items()
+        self.not_begun = [task.spec.model for task in waiting if task.number not in handed]
 
     def _together(self, alone: Sequence[Alone], seconds: float) -> Iterator[Measured]:
         """Make all devices do at once a job that each has done alone, within seconds; yield the record of each."""
@@ -321,6 +323,15 @@ def _device_failure(place: HostPlace, children: Children) -> str:
     except TputfindError as refusal:
         return refusal.message
     return ""
+
+
+def _of_two(before: Measured | None, after: Measured) -> Measured:
+    """Return the later result of a job, or the earlier one if that alone has rows; the other is removed."""
+    if before is None:
+        return after
+    kept, lost = (after, before) if after.record.rows or not before.record.rows else (before, after)
+    _remove(lost.file)
+    return kept
 
 
 def _remove(file: RecordFile) -> None:

@@ -123,6 +123,20 @@ def test_record_of_a_job_begun_on_a_lost_device_is_removed(measure, tmp_path):
     assert len(found) == 2
 
 
+def test_rows_until_a_device_was_lost_are_kept_if_the_job_gets_no_others(measure, tmp_path):
+    def end(_, task, place, **__):
+        measured = passed(task, place, RecordFile(tmp_path, place.name))
+        if place.name == "cuda:1":
+            measured = measured._replace(record=replace(measured.record, rows=()))
+        measured.file.save(measured.record)
+        return Outcome(measured, "it fails" if place.name == "cuda:0" else "")
+
+    found, _, _ = measure(end, 1)
+
+    assert [one.record.spec.device for one in found] == ["cuda:0"]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_job_is_handed_on_while_a_device_is_left(measure):
     found, here, _ = measure(
         lambda _, task, place, **__: Outcome(passed(task, place, RecordFile.at(None)), "it fails"), 1
