@@ -41,8 +41,22 @@ def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
         (b"\x1f\x8bnot packed", "is cut short or broken: gzip cannot unpack it"),
         (b"1764459123123\n1764459123133\n", "line 1: '1764459123123' is too large for seconds: divide milliseconds by"),
         (b",timestamp\n0,2026-11-24\n", "its first column has no name, as an index: put the times first"),
+        (b"id,time\n0,0.1\n1,0.2\n2,0.4\n", "its first column counts the lines: put the times first"),
+        (b"time\n2026-11-24T10:00:00,123456+01:00\n", "its times have a decimal comma: put them in quotes"),
+        (b"time,samples\n2026-11-24 10:00:00,045,4\n2026-11-24 10:00:01,045,4\n", "its times have a decimal comma"),
     ],
-    ids=["a-date-at-last", "a-number-at-last", "no-date", "cut-short", "not-packed", "milliseconds", "an-index"],
+    ids=[
+        "a-date-at-last",
+        "a-number-at-last",
+        "no-date",
+        "cut-short",
+        "not-packed",
+        "milliseconds",
+        "an-index",
+        "counts",
+        "zone",
+        "samples",
+    ],
 )
 def test_invalid_list_of_times_is_refused_with_its_line(tmp_path, content, said):
     (tmp_path / "times.csv").write_bytes(content)

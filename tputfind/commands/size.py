@@ -85,6 +85,10 @@ def main(given: Given, *, show_traceback: bool) -> int:
             code = code or missed.exit_code
     for _, error in found.unplanned:
         code = code or error.exit_code
+    currencies = sorted({plan.price.currency for plan in found.plans if plan.price is not None})
+    if len(currencies) > 1 and demand.devices is None:
+        mixed = f"--price has prices in {', '.join(currencies)}: plans are ranked by devices, and no mix is searched"
+        say(BadRequest(mixed, "give them in one currency"), show_traceback=show_traceback)
     for plan in found.plans if prices else ():
         if plan.price is None:
             named = f"it names {shorten_text(', '.join(price.device for price in prices))}"

@@ -25,6 +25,7 @@ _NO_SECONDS: Final = 1e11
 """As seconds since 1970 this is the year 5138; any time since 1973 is more in milliseconds."""
 _MILLISECONDS: Final = re.compile("[0-9]{3}(?![0-9])")
 """The rest of a time with a decimal comma, which separates the cells of a CSV file."""
+_ZONE: Final = re.compile("[0-9]+(Z|[+-][0-9]{2})")
 Kind = Literal["number", "date"]
 
 
@@ -85,6 +86,7 @@ def arrivals_of(path: Path) -> Recorded:
     names: list[str] = []
     samples: list[int] = []
     rests: list[str] = []
+    has_header = False
     kind: Kind | None = None
     place: int | None = None
     try:
@@ -97,16 +99,15 @@ def arrivals_of(path: Path) -> Recorded:
                 if row == 0 and not _is_number(cells[0]):
                     if not cells[0]:
                         raise ValueError("its first column has no name, as an index: put the times first") from None
-                    place = _place_of_samples(cells)
+                    place, has_header = _place_of_samples(cells), True
                     continue
                 raise ValueError(f"line {line}: {problem}") from None
             times.append(time)
             names.append(f"line {line}")
-            if kind == "date" and len(cells) > 1 and (rest := _MILLISECONDS.match(cells[1])):
-                rests.append(rest[0])
-        # Fractions of a second begin with 0 in a tenth of the lines; other numbers with three digits never do.
-        if len(rests) == len(times) and any(rest.startswith("0") for rest in rests):
-            times = [time + int(rest) / 1000 for time, rest in zip(times, rests, strict=True)]
+            if kind == "date" and len(cells) > 1:
+                rests.append(cells[1])
+        times = _add_fractions(times, rests, has_samples=place is not None)
+        _check_column(times, counts_if_even=has_header and kind == "number")
         order = sorted(range(len(times)), key=times.__getitem__)  # logs are written when requests end
         times, names = [times[at] for at in order], [names[at] for at in order]
         return Recorded(gaps_of(times, names), None if place is None else tuple(samples[at] for at in order))
@@ -114,6 +115,26 @@ def arrivals_of(path: Path) -> Recorded:
         raise BadRequest(
             f"--arrivals {path}: {error}", "its first column holds the times of requests: seconds, or ISO 8601"
         ) from None
+
+
+def _add_fractions(times: list[float], rests: list[str], *, has_samples: bool) -> list[float]:
+    """Return times with the milliseconds that a decimal comma has put into the second cells, if it has in all lines.
+
+    Fractions of a second begin with 0 in a tenth of the lines; other numbers with three digits never do.
+
+    Raises:
+        ValueError: cells after the comma cannot be told from samples, or have a time zone.
+    """
+    found = [rest[0] for cell in rests if (rest := _MILLISECONDS.match(cell))]
+    are_fractions = len(found) == len(times) and any(rest.startswith("0") for rest in found)
+    if any(map(_ZONE.match, rests)) or (are_fractions and has_samples):
+        raise ValueError("its times have a decimal comma: put them in quotes")
+    return [time + int(rest) / 1000 for time, rest in zip(times, found, strict=True)] if are_fractions else times
+
+
+def _check_column(times: list[float], *, counts_if_even: bool) -> None:
+    if counts_if_even and len(times) > 2 and times == [*range(int(times[0]), int(times[-1]) + 1)]:
+        raise ValueError("its first column counts the lines: put the times first")
 
 
 def _place_of_samples(header: list[str]) -> int | None:

@@ -106,3 +106,18 @@ def test_price_of_device_is_longest_match_in_whole_words(devices, found):
     price = price_of(msgspec.structs.replace(one, environment=environment), prices)
 
     assert (price and price.device) == found
+
+
+@pytest.mark.parametrize(("name", "found"), [("NVIDIA A100-SXM4-80GB", 3.5), ("NVIDIA A100-SXM4-40GB", 2.0)])
+def test_words_of_the_device_may_have_others_between_them(name, found):
+    prices = [
+        Price(device=device, price_per_hour=price, currency="EUR")
+        for device, price in (("A100", 2.0), ("A100 80GB", 3.5))
+    ]
+    one = example()
+
+    price = price_of(
+        msgspec.structs.replace(one, environment=msgspec.structs.replace(one.environment, device_name=name)), prices
+    )
+
+    assert price.price_per_hour == found

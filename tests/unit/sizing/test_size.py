@@ -236,6 +236,13 @@ def test_network_time_is_subtracted_from_the_target():
     assert with_network.outcome.devices == plan(record(), wanted(20_000, 30.0)).outcome.devices
 
 
+def test_batches_of_whole_requests_that_nearly_fill_the_cap_fill_it():
+    found = plan(record(slope_ms=0.01, largest=64), wanted(50_000, 100.0, batcher="triton", samples_per_request="3"))
+
+    assert found.outcome.batch_cap == 64
+    assert "largest_measured" in [notice.kind for notice in found.notices]
+
+
 def test_batch_cap_never_exceeds_largest_measured_and_is_reported():
     found = plan(record(slope_ms=0.01, largest=8), wanted(50_000, 100.0))
 

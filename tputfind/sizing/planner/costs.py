@@ -216,10 +216,10 @@ def check_prices(prices: Mapping[str, Price]) -> None:
 
 
 def price_of(record: Record, prices: Sequence[Price]) -> Price | None:
-    """Return the price of a record's device, by its name or some words of it; the longest name counts."""
-    name = words_of(record.environment.device_name)
-    fitting = [price for price in prices if words_of(price.device) in name]
-    return max(fitting, key=lambda price: len(price.device), default=None)
+    """Return the price of a record's device, by its name or some words of it; the name with the most words counts."""
+    words = set(words_of(record.environment.device_name).split())
+    fitting = [price for price in prices if words.issuperset(words_of(price.device).split())]
+    return max(fitting, key=lambda price: (len(words_of(price.device).split()), len(price.device)), default=None)
 
 
 def words_of(text: str) -> str:

@@ -97,6 +97,15 @@ def notices(
             cause="long queues are rare near 100 % utilization",
             advice="rely on the fraction in time or --max-utilization 90%",
         )
+    counted = [row for row in timed_rows(record) if row.samples_per_step != row.batch_size]
+    if counted:
+        yield Notice(
+            kind="samples_per_step",
+            seen=f"batch {counted[0].batch_size} is {counted[0].batch_size} samples here, and "
+            f"{counted[0].samples_per_step} in the record's samples/s",
+            cause="samples= of the step says so",
+            advice="give the rate and samples a request in units of the batch size",
+        )
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):

@@ -292,7 +292,8 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     edge = edge_of(search, serving, fewer) if demand.devices is None else None
     simulated = search.judge(serving.devices + demand.spare, serving.batch_cap)
     outcome, service, samples = simulated.outcome, search.service, demand.mean_samples
-    fills = simulated.largest_batch >= outcome.batch_cap
+    smallest = demand.samples_per_request[0][0] if demand.is_whole else 1
+    fills = simulated.largest_batch > outcome.batch_cap - smallest
     slope_ms, intercept_ms = service.line_ms()
     rate_per_s, target_ms = demand.rate_per_s, demand.target_ms
     per_hour = None if price is None else price.price_per_hour * outcome.devices
