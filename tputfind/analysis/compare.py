@@ -29,6 +29,8 @@ LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
 _CLOCKS_DIFFER: Final = 0.02
 _AS_MUCH_MEMORY: Final = 0.99
 """Fraction of OLD's memory from which NEW had as much."""
+_FITS: Final = 0.9
+"""Fraction of NEW's memory that OLD's row may need for NEW to have had enough."""
 ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
 """The reason why a row that was timed in one process is not judged."""
 
@@ -286,7 +288,12 @@ def subject(spec: Spec) -> str:
 def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
     """Judge the fastest rows of the batch sizes that both records have, or of all if they share none."""
     both = {row.batch_size for row in old.rows} & {row.batch_size for row in new.rows}
-    rows = ([row for row in record.rows if row.batch_size in both or not both] for record in (old, new))
+    full = {row.batch_size: row for row in new.rows if row.status == "out_of_memory"}
+    ran = [row for row in old.rows if row.samples_per_s is not None]
+    excused = {
+        row.batch_size for row in ran if (failed := full.get(row.batch_size)) and _less_memory(old, row, new, [failed])
+    }
+    rows = ([row for row in record.rows if row.batch_size in both - excused or not both] for record in (old, new))
     before, after = map(answers.fastest, rows)
     if before is None or after is None:
         return None
@@ -378,10 +385,12 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
 
 def _less_memory(old: Record, row: Row, new: Record, failed: Sequence[Trial | Row]) -> str:
     """Return how NEW, which ran out of memory in these, had less of it than a row of OLD; empty if it had as much."""
-    for record, which in ((old, "OLD"), (new, "NEW")):
-        if record.edge is not None and not record.edge.steady:
-            return f"other processes took or freed memory in {which}"
     before, after = _usable_bytes(old, [row]), _usable_bytes(new, failed)
+    needed = answers.peak_bytes(old, row)
+    if needed is not None and after is not None and needed < _FITS * after:
+        return ""
+    if new.edge is not None and not new.edge.steady:
+        return "other processes took or freed memory in NEW"
     if before is None or after is None or after >= _AS_MUCH_MEMORY * before:
         return ""
     return f"NEW had {format_bytes(after)} of memory, OLD {format_bytes(before)}"

@@ -123,6 +123,15 @@ def speeds_of(rows: Iterable[Row]) -> Iterator[Speed]:
             yield Speed(batch_size=row.batch_size, samples_per_s=row.samples_per_s, latency_ms=latency_ms)
 
 
+def compile_times_s(race: Race, spec: Spec) -> Iterator[float]:
+    """Yield the time that each process of a variant took to compile, in all rounds of the race."""
+    for one in race.contenders:
+        for taken in one.turns.rounds if one.turns is not None else ():
+            for which, speed in zip((one.against, one.spec), taken.speeds, strict=False):
+                if which == spec and speed.compile_s is not None:
+                    yield speed.compile_s
+
+
 def speeds(race: Race) -> list[tuple[Spec, Speed]]:
     """Return all variants and batch sizes whose throughput and latency are known, the latest timing of each."""
     known = {(race.specs[0], one.batch_size): one for one in race.timed}

@@ -145,7 +145,7 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "node": lambda record: " ".join(filter(None, place_of(record))),
     "input": lambda record: record.input_shape,
     "transfer": lambda record: f"transfer {record.spec.transfer}",
-    "weights": lambda record: f"weights {record.spec.weights or 'random'}",
+    "weights": lambda record: f"weights {record.spec.weights or ('its own' if record.spec.own_code else 'random')}",
     "memory": lambda record: _memory_text(record.spec.memory_limit_bytes),
     "begun": lambda record: record.started,
 }

@@ -58,7 +58,7 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
     if spec.parallel == "ddp" and not by_trainer:
         unused = ", find_unused_parameters=True" if spec.find_unused_parameters else ""
         yield f"model = torch.nn.parallel.DistributedDataParallel(model{unused})"
-    if spec.parallel == "fsdp":
+    if spec.parallel == "fsdp" and not by_trainer:
         yield "torch.distributed.fsdp.fully_shard(model)  # and before that each of its blocks"
     is_alone = not others and seen.isdisjoint(("several_inputs", "named_inputs"))
     is_one_tensor = is_alone and all(length.isdigit() for length in shape)
@@ -170,13 +170,14 @@ _PRECISIONS: Final = {"amp-bf16": "bf16-mixed", "amp-fp16": "16-mixed"}
 
 def _trainer(spec: Spec, device: str) -> Iterator[str]:
     """Yield the lines that train a LightningModule by its own optimizers."""
+    unused = "_find_unused_parameters_true" if spec.find_unused_parameters else ""
     arguments = {
         "accelerator": device,
         "precision": json.dumps(_PRECISIONS[spec.dtype]) if spec.dtype in _PRECISIONS else None,
         "accumulate_grad_batches": spec.accumulate if spec.accumulate > 1 else None,
         "gradient_clip_val": spec.clip,
         "devices": spec.device_count,
-        "strategy": None if spec.parallel is None else json.dumps(spec.parallel),
+        "strategy": None if spec.parallel is None else json.dumps(f"{spec.parallel}{unused}"),
     }
     given = ", ".join(f"{name}={value}" for name, value in arguments.items() if value is not None)
     yield "import lightning"

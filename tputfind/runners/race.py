@@ -287,7 +287,7 @@ class Course:
         Raises:
             TputfindError: it is the first one, and has never run, or all others failed before.
         """
-        if spec == self.leader and not (self._turns and self._left[1:]):
+        if spec == self.leader and not any(one in self._rates for one in self._left if one != spec):
             raise no_answer(spec, batch_size, failure, smallest=False)
         reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
         self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)

@@ -308,9 +308,20 @@ def test_batch_is_lost_only_if_new_had_as_much_memory(held_gib, changes, reason)
     beyond = replace(record(steady(8, 20), trials=(above,)), edge=edge)
 
     for new in (beyond, replace(beyond, rows=(*beyond.rows, failed))):
-        row = compare(old, new).rows[-1]
+        found = compare(old, new)
+        row = found.rows[-1]
         assert (row.lost, row.verdict) == (reason is None, "not_comparable")
         assert reason in (None, row.reason)
+        assert reason is None or found.slower_than(0.03) == []
+
+
+def test_batch_that_fitted_in_less_memory_is_lost():
+    full = Failure(kind="out_of_memory", message="no")
+    failed = Row(batch_size=64, failure=full, memory_of_others_bytes=2**30)
+    old = record(steady(8, 20), replace(steady(64, 80), peak_reserved_bytes=8 * 2**30))
+    new = record(steady(8, 20), failed)
+
+    assert {one.old_batch for one in compare(old, new).slower_than(0.03)} == {64}
 
 
 def test_batch_beyond_index_limit_is_lost_with_less_memory():

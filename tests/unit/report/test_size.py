@@ -152,6 +152,8 @@ def test_recorded_requests_are_shown_with_span_and_both_rates(gap_s, seen):
 
     told = dict(details(plan))["Arrivals"]
     assert told == f"200 in {seen}, replayed at 100.0/s; times of batches are drawn"
+    not_replayed = replace(plan, outcome=replace(plan.outcome, simulated=0))
+    assert dict(details(not_replayed))["Arrivals"] == f"200 in {seen}, too many to be replayed"
 
 
 def test_refusals_near_the_target_are_undecided_and_not_a_miss():

@@ -137,11 +137,20 @@ def test_snippet_sums_gradients_of_several_devices_once_a_step(kind):
     assert f"for x in batches:  # 4 of them, all but the last {how}\n" in text
 
 
-def test_snippet_leaves_ddp_of_a_lightning_module_to_its_trainer():
-    text = lines_of(seen=("own_optimizers",), phase="train", dtype="bf16", parallel="ddp", gpus=2)
+@pytest.mark.parametrize(
+    ("asked", "strategy"),
+    [
+        ({"parallel": "ddp"}, "ddp"),
+        ({"parallel": "ddp", "find_unused_parameters": True}, "ddp_find_unused_parameters_true"),
+        ({"parallel": "fsdp"}, "fsdp"),
+    ],
+)
+def test_snippet_leaves_ranks_of_a_lightning_module_to_its_trainer(asked, strategy):
+    text = lines_of(seen=("own_optimizers",), phase="train", dtype="bf16", gpus=2, **asked)
 
-    assert 'lightning.Trainer(accelerator="cuda", devices=2, strategy="ddp").fit(model, [x])' in text
+    assert f'lightning.Trainer(accelerator="cuda", devices=2, strategy="{strategy}").fit(model, [x])' in text
     assert "DistributedDataParallel" not in text
+    assert "fully_shard" not in text
 
 
 def test_snippet_of_a_module_that_refused_eval_leaves_it_in_its_mode():

@@ -9,6 +9,7 @@ from support.folders import ROOT
 from tputfind import load
 from tputfind.commands.report import main
 from tputfind.errors import BadRequest
+from tputfind.record.record import Failure
 from tputfind.report.outputs import forms, is_report
 from tputfind.report.results import document_of, text
 
@@ -63,6 +64,44 @@ def test_race_for_latency_answers_at_the_batch_size_of_the_race():
 
     assert re.match(rf"fp16 nhwc compile:freezing, p50 \S+ ms at batch {smallest.batch_size}\b", answers_of(lowest))
     assert f"torch.randn({smallest.batch_size}, " in text(lowest)
+
+
+def test_race_for_latency_is_repaid_by_the_latency_that_is_saved():
+    found = race()
+    rows = tuple(replace(one, timings=tuple(map(with_latency_of_two, one.timings))) for one in found.record.rows)
+    lowest = replace(found, goal="latency", record=replace(found.record, rows=rows))
+    batches = [int(re.search(r"which (\d+) batches", answers_of(one))[1]) for one in (found, lowest)]
+
+    assert batches[0] / batches[1] == pytest.approx(2, rel=0.1)
+
+
+def with_latency_of_two(timing):
+    each_ms = sum(timing.device_ms) / len(timing.device_ms)
+    return replace(timing, latency_ms=(2 * each_ms,) * 100)
+
+
+def test_compiling_takes_as_long_as_in_the_first_process_of_the_race():
+    found = race()
+    (won, *others) = [one for one in found.contenders if one.spec == found.winner]
+    assert not others
+    first = won.turns.rounds[0]
+    slow = replace(first, speeds=(first.speeds[0], replace(first.speeds[1], compile_s=500.0)))
+    turns = replace(won.turns, rounds=(slow, *won.turns.rounds[1:]))
+    contenders = tuple(replace(one, turns=turns) if one is won else one for one in found.contenders)
+
+    assert "takes 500 s, which" in answers_of(replace(found, contenders=contenders))
+
+
+def test_row_that_failed_after_the_race_is_not_the_answer():
+    found = race()
+    (smallest, *others) = found.record.rows
+    lost = replace(smallest, timings=(), failure=Failure(kind="out_of_memory", message="no memory"))
+    record = replace(found.record, rows=(lost, *others))
+    lowest = replace(found, goal="latency", batch_size=smallest.batch_size, record=record)
+
+    assert "p50" in answers_of(replace(found, goal="latency", batch_size=smallest.batch_size))
+    assert "p50" not in answers_of(lowest)
+    assert f"torch.randn({smallest.batch_size}, " not in text(lowest)
 
 
 @pytest.mark.parametrize("failed", [False, True])

@@ -25,7 +25,7 @@ _SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
     "inputs_written": (
         "inputs_written",
         "the model writes into its inputs at {}",
-        "each step sees what the one before left, with no room for copies",
+        "each step sees what the one before left",
         "have it write into a copy",
     ),
     "cached": (

@@ -95,7 +95,7 @@ def noise_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
             yield Notice(
                 kind=kind,
                 seen=_describe_noise(kind, rows, [share for _, share in those]),
-                cause="its one process is not steady" if alone else _CAUSES[kind],
+                cause="its one process is not steady" if alone else _cause_of(kind, record),
                 advice="measure in more --processes" if alone else _ADVICE[kind],
                 batch_sizes=sizes(rows),
             )
@@ -105,6 +105,11 @@ def noise_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     yield from _warm_up_notices([row for row in unsettled if row not in trending and (row in noisy or not on_host)])
     yield from _unfinished_notices(record, timed)
     yield from _limit_notices(record, timed)
+
+
+def _cause_of(kind: Kind, record: Record) -> str:
+    uneven = record.spec.phase == "step" and kind in ("outliers", "spread")
+    return f"{_CAUSES[kind]}, or some steps do more than others" if uneven else _CAUSES[kind]
 
 
 def merge_noise(found: Sequence[Notice]) -> list[Notice]:

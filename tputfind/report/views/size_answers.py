@@ -100,7 +100,8 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
         rates = format_figure(plan.arrivals_per_s), format_figure(demand.rate_per_s)
         log = f"{plan.arrivals} in {format_figure((plan.arrivals - 1) / plan.arrivals_per_s)} s, {rates[0]}/s"
         part = "replayed" if outcome.simulated == outcome.devices else "a part of them, drawn at random, replayed"
-        yield "Arrivals", f"{log}, {part} at {rates[1]}/s; times of batches are drawn"
+        replayed = f"{part} at {rates[1]}/s; times of batches are drawn"
+        yield "Arrivals", f"{log}, {replayed if outcome.simulated else 'too many to be replayed'}"
 
 
 def mix(plan: Plan) -> Iterator[tuple[str, str]]:

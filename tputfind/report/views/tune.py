@@ -7,7 +7,16 @@ from functools import partial
 from typing import Final
 
 from tputfind.analysis.answers import fastest_within_slo
-from tputfind.analysis.race import Contender, Outcome, Race, batch_of, pareto_front, recipe_of, speeds
+from tputfind.analysis.race import (
+    Contender,
+    Outcome,
+    Race,
+    batch_of,
+    compile_times_s,
+    pareto_front,
+    recipe_of,
+    speeds,
+)
 from tputfind.record.record import Record, Row
 from tputfind.record.types import QUANTIZED, is_compile_mode
 from tputfind.report import snippet, text
@@ -93,8 +102,9 @@ def _code(race: Race, record: Record) -> list[Code]:
 
 
 def _row_of_race(race: Race) -> Row | None:
-    """Return the winner's row at the batch size of the race; None if that was not timed in full."""
-    return None if race.record is None else race.record.row(batch_of(race.winner, race.batch_size))
+    """Return the winner's row at the batch size of the race; None if that was not timed in full, or failed."""
+    row = None if race.record is None else race.record.row(batch_of(race.winner, race.batch_size))
+    return None if row is None or row.samples_per_s is None else row
 
 
 def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
@@ -146,10 +156,13 @@ def _compiling(race: Race) -> str:
     best = max(plain, key=lambda one: one.of_winner or 0.0, default=None)
     if row is None or best is None or not best.of_winner or best.of_winner >= 1 or not row.samples_per_s:
         return ""
-    compiled_s = max((one.compiled.seconds for one in row.timings if one.compiled is not None), default=None)
+    timed = [one.compiled.seconds for one in row.timings if one.compiled is not None]
+    compiled_s = max([*timed, *compile_times_s(race, race.winner)], default=None)  # later processes reuse results
     if compiled_s is None:
         return ""
-    gained_s = row.batch_size * race.winner.instances / row.samples_per_s * (1 / best.of_winner - 1)
+    p50_ms = percentile(row.latency_ms, 50) if race.goal == "latency" else None
+    batch_s = row.batch_size * race.winner.instances / row.samples_per_s if p50_ms is None else p50_ms / 1000
+    gained_s = batch_s * (1 / best.of_winner - 1)
     repaid = f"{compiled_s / gained_s:.0f} batches of {row.batch_size} make up for"
     return f"takes {compiled_s:.0f} s, which {repaid}, compared with {race.recipe_of(best.spec)}"
 
