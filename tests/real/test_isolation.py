@@ -274,7 +274,7 @@ def test_compared_models_have_the_packages_of_their_own(tmp_path, clone, order):
     assert ran.status == 0, ran.err
 
 
-def test_package_that_an_earlier_model_imported_instead_of_the_own_is_refused(tmp_path, clone):
+def test_package_of_an_earlier_model_instead_of_the_own_is_refused(tmp_path, clone):
     ran = run(tmp_path, "resnet18", clone, "--max-batch", 1, "--input-size", "3x32x32", "--device", "cpu", *QUICK)
 
     assert "mine/model.py:make has its own torchvision, and an earlier model of this run imported" in ran.err

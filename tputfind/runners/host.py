@@ -191,7 +191,7 @@ class Host:
             assert isinstance(outcome, Outcome)
             if not outcome.device_fails:
                 free[done.place.name] = done.place
-                yield task.number, _of_two(handed.pop(task.number, None), outcome.measured)
+                yield task.number, _keep_one(handed.pop(task.number, None), outcome.measured)
                 continue
             handed_on = task.place is None and bool(free or busy)
             subject = f"{task.spec.model} {identity.name_of(task.spec)}"
@@ -199,10 +199,10 @@ class Host:
             self.lost.append(lost)
             self._did(f"{lost.place.name} fails and is taken out: {lost.why}")
             if handed_on:
-                handed[task.number] = _of_two(handed.get(task.number), outcome.measured)
+                handed[task.number] = _keep_one(handed.get(task.number), outcome.measured)
                 waiting.insert(0, task)
             else:
-                yield task.number, _of_two(handed.pop(task.number, None), outcome.measured)
+                yield task.number, _keep_one(handed.pop(task.number, None), outcome.measured)
         yield from handed.items()
         self.not_begun = [task.spec.model for task in waiting if task.number not in handed]
 
@@ -325,7 +325,7 @@ def _device_failure(place: HostPlace, children: Children) -> str:
     return ""
 
 
-def _of_two(before: Measured | None, after: Measured) -> Measured:
+def _keep_one(before: Measured | None, after: Measured) -> Measured:
     """Return the later result of a job, or the earlier one if that alone has rows; the other is removed."""
     if before is None:
         return after

@@ -299,17 +299,17 @@ def _forecast(session: Session, memory_bytes: int) -> CardForecast:
     found = _edge(session, memory_bytes) or 0
     distance = _distance(session.record.trials, found)
     error = next(error for factor, error in _ERRORS if distance <= factor)
-    around = expected_non_monotonic(_known(session, memory_bytes), found)
+    around = expected_non_monotonic(_read_trials(session, memory_bytes), found)
     error = max(error, _spread(found, around))
     return CardForecast(memory_bytes=memory_bytes, largest_batch=found, error=error)
 
 
 def _edge(session: Session, memory_bytes: int | None) -> int | None:
     """Return the expected edge under a limit, on a device of its own; None as the limit stands for the memory here."""
-    return expected_batch(session.known(None) if memory_bytes is None else _known(session, memory_bytes), 0, None)
+    return expected_batch(session.known(None) if memory_bytes is None else _read_trials(session, memory_bytes), 0, None)
 
 
-def _known(session: Session, memory_bytes: int) -> Known:
+def _read_trials(session: Session, memory_bytes: int) -> Known:
     """Return the input of a forecast for another device, whatever other processes hold on this one."""
     return expectations.known(session.record, memory_bytes, None)
 

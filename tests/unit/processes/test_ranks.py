@@ -12,7 +12,7 @@ def rows(*peaks_bytes):
     return [Timed(row=Row(batch_size=2**at, peak_reserved_bytes=peak)) for at, peak in enumerate(peaks_bytes)]
 
 
-def test_rows_have_the_highest_peaks_of_all_ranks_though_rank_0_also_sends_unchecked_ones(tmp_path):
+def test_unchecked_rows_of_rank_0_do_not_shift_the_peaks_of_others(tmp_path):
     job = Job(lambda: None, 5.0, tmp_path, replace(example().spec, dtype="fp32", gpus=2, phase="train", parallel="ddp"))
     job.begin(1, iter(rows(5, 9)), lambda: None)
 

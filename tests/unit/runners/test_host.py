@@ -123,7 +123,7 @@ def test_record_of_a_job_begun_on_a_lost_device_is_removed(measure, tmp_path):
     assert len(found) == 2
 
 
-def test_rows_until_a_device_was_lost_are_kept_if_the_job_gets_no_others(measure, tmp_path):
+def test_rows_of_a_lost_device_are_kept_without_others(measure, tmp_path):
     def end(_, task, place, **__):
         measured = passed(task, place, RecordFile(tmp_path, place.name))
         if place.name == "cuda:1":
