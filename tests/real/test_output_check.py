@@ -53,6 +53,18 @@ def test_sample_wise_model_is_right_with_its_difference():
     assert checked(lambda x: [x.T * 2, {"sum": x.sum(1)}]) == OutputCheck(result="right", difference=0.0)
 
 
+def test_model_that_turns_rounding_into_another_output_is_unchecked():
+    def nearest(x):
+        x = x * (1 + (1e-6 if len(x) > 8 else 0.0))
+        return torch.where(x > 1.0000005, torch.ones_like(x), -x)
+
+    values = [[1.0] * 4, *[[float(n), 0.5, -1.0, 2.0] for n in range(2, 17)]]
+
+    assert checked(nearest, 16, values=values) == unchecked(
+        "a change of its inputs as small as rounding gives other outputs"
+    )
+
+
 @pytest.mark.parametrize("place", [0, 15])
 def test_wrong_output_names_its_sample_and_difference(place):
     found = checked(changes(place, 1.0, above=8))

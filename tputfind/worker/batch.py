@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
@@ -27,6 +28,7 @@ from tputfind.worker.modes.compile import first_output
 from tputfind.worker.modes.mode import Mode
 from tputfind.worker.ranks import take_turn
 from tputfind.worker.structures import (
+    clone_tensors,
     copy_containers,
     drain_value,
     draining,
@@ -228,6 +230,16 @@ class Batch:
         except Indivisible:
             return None
         return Batch(self._model, len(samples), inputs, self._split) if divides(split) else None
+
+    def scale_inputs(self, factor: float) -> Batch:
+        """Return a batch whose floating-point inputs are larger by a factor, or by one that their dtype can hold."""
+        with torch.inference_mode(mode=False), torch.no_grad():
+            inputs = clone_tensors(self._inputs)
+            for tensor in tensors_of(inputs):
+                if tensor.is_floating_point():
+                    least = math.copysign(torch.finfo(tensor.dtype).eps, factor)
+                    tensor.mul_(1 + max(factor, least, key=abs))
+        return Batch(self._model, self.size, inputs, self._split)
 
     def copy_values(self, inputs: object) -> None:
         """Copy the values of tensors in ``inputs``, which have the same structure, into the inputs of this batch."""
