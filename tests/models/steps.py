@@ -221,6 +221,22 @@ def delegating():
     return _wrapped(Delegate, "step")
 
 
+def converges():
+    layer = nn.Linear(8, 1)
+    optimizer = torch.optim.LBFGS(layer.parameters())
+
+    def train(x):
+        def loss():
+            optimizer.zero_grad()
+            error = layer(x).square().mean()
+            error.backward()
+            return error
+
+        return optimizer.step(loss)
+
+    return tputfind.Step(train, lambda size: torch.randn(size, 8), modules=layer, optimizers=optimizer)
+
+
 def takes_args(args):
     return nn.Linear(args.width, 8)
 

@@ -163,6 +163,24 @@ def test_unnamed_optimizers_are_found_and_step_before_measuring():
     assert len(adam.state) == 2
 
 
+@pytest.mark.parametrize("name", ["sharpness_aware", "delegating"])
+def test_optimizer_that_wraps_another_steps_by_that(name):
+    step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:{name}", {})), CPU)
+
+    step.batch(2)()
+
+    assert step._number == 1
+
+
+def test_optimizer_that_evaluates_the_loss_itself_has_a_notice():
+    converging, plain = (
+        OwnStep(own_step(read_spec(f"{MODELS}/steps.py:{name}", {})), CPU) for name in ("converges", "delegating")
+    )
+
+    assert "closure" in [notice.kind for notice in converging.caveats()]
+    assert "closure" not in [notice.kind for notice in plain.caveats()]
+
+
 def test_optimizer_in_a_batch_keeps_its_state():
     layer = nn.Linear(8, 8)
     adam = torch.optim.Adam(layer.parameters())

@@ -35,7 +35,7 @@ from tputfind.worker.models import find_model
 from tputfind.worker.models.steps import StepOfSize, as_step
 from tputfind.worker.settings import changed_settings, read_settings, seed_all, set_on_import
 from tputfind.worker.structures import copy_containers, drain_value, parts_of, tensors_of
-from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of
+from tputfind.worker.training import MOST_SKIPPED, MOST_UNTIL_STEPPED, idle_of, needs_closure
 from tputfind.worker.workload import AS_MANY, Workload, bytes_by_dtype, check_samples, seed_of
 
 _SMALL_BYTES: Final = 2**20
@@ -187,6 +187,14 @@ class OwnStep:
                 seen=f"a batch of size {size} holds {parts * size} samples in {parts} parts",
                 cause="samples/s count one part",
                 advice=f"if a step takes all, write samples={parts} in its tputfind.Step",
+            )
+        repeating = [type(each).__name__ for each in self._optimizers if needs_closure(type(each))]
+        if repeating:
+            yield Notice(
+                kind="closure",
+                seen=f"{repeating[0]} evaluates the loss several times a step, and less often as it converges",
+                cause="all steps train on one batch",
+                advice="for steps of one length, make it with max_iter=1 and tolerances of 0",
             )
         if self._keeps_graph:
             yield Notice(

@@ -157,7 +157,7 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
         near = did_you_mean(name, tuple(classes))
         raise BadRequest(f"--optimizer: torch.optim has no {echo(name)}{near}", f"it has {', '.join(sorted(classes))}")
     made = classes[name]
-    if signature(made.step).parameters["closure"].default is Parameter.empty:
+    if needs_closure(made):
         raise BadRequest(
             f"--optimizer {name} evaluates the model several times a step, through a closure",
             "choose one that takes a step from gradients, such as adamw",
@@ -182,6 +182,12 @@ def _optimizers() -> dict[str, type[torch.optim.Optimizer]]:
         for name, each in every.items()
         if isinstance(each, type) and issubclass(each, torch.optim.Optimizer) and each is not torch.optim.Optimizer
     }
+
+
+def needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
+    """Return whether a class of optimizers evaluates the loss itself, through a closure, as LBFGS does."""
+    closure = signature(optimizer.step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty
 
 
 def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
