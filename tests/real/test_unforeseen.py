@@ -69,7 +69,8 @@ def test_timed_out_batch_is_reported_and_search_continues_below(tmp_path, ask, m
 
 
 def test_edge_without_row_is_reported_as_not_yet_timed(tmp_path, ask):
-    ran = ask(tmp_path, f"{MODEL}:slow_to_time", "--max-latency", "none", "--max-batch", 16, "--budget", "12s")
+    asked = ("--max-latency", "none", "--max-batch", 16, "--batches", 10, "--budget", "12s")
+    ran = ask(tmp_path, f"{MODEL}:slow_to_time", *asked)
     record = ran.record()
 
     assert ran.status == 0, ran.err
