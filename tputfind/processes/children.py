@@ -260,7 +260,7 @@ class Children:
         if (spec.device, size) not in self._checked:
             self._check_devices(spec, size)
             self._checked.add((spec.device, size))
-        folder = self._meeting_place(size)
+        folder = self.meeting_place(size)
         while len(self._others) < size - 1:
             self._others.append(self.copy())
         for other in self._others[: size - 1]:
@@ -344,7 +344,7 @@ class Children:
             there = "is 1" if count == 1 else f"are {count}"
             raise NoSuchDevice(f"{size} {who} need {size} {what}, and there {there}", _LISTS)
 
-    def _meeting_place(self, size: int) -> Path:
+    def meeting_place(self, size: int) -> Path:
         """Make the folder in which the ranks of a question meet.
 
         It lies in the server's folder, which the server removes at its end.
@@ -519,8 +519,9 @@ class _Copy(Children):
                 self._import_package(self._control, package)
         return self._control
 
-    def _meeting_place(self, size: int) -> Path:
-        return self._original._meeting_place(size)  # noqa: SLF001  # of the same class
+    def meeting_place(self, size: int) -> Path:
+        """Make the folder in that of the original; see ``Children.meeting_place``."""
+        return self._original.meeting_place(size)
 
 
 REINSTALL: Final = "install the pair that goes together: pip install --upgrade --force-reinstall torch torchvision"

@@ -67,7 +67,7 @@ def check_output(
     more = batch.batch_of_samples([last, *range(1, medium_size - 1), 0])
     if few is None or more is None:
         return _unchecked_output("its inputs cannot be taken apart by sample")
-    small = [_looked_at(output, small_size, 0, small_size - 1) for output in _tensors(few())]
+    small = _look_at_ends(few)
     medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
     axes = _batch_axes(small, medium)
     if not axes:
@@ -242,8 +242,7 @@ def _excuse_of(
     reference is also run again, since a model that writes into its inputs then returns other outputs.
     """
     last, beside = batch.size - 1, size - 2
-    again = [_looked_at(output, few.size, 0, few.size - 1) for output in _tensors(few())]
-    if _apart(again, small, axes) > noise:
+    if _apart(_look_at_ends(few), small, axes) > noise:
         return _COMPANY
     if _is_sensitive(few, small, axes, noise):
         return _SENSITIVE
@@ -260,13 +259,10 @@ def _excuse_of(
 def _is_sensitive(few: Batch, small: Sequence[_Look], axes: dict[int, int], noise: float) -> bool:
     """Return whether rounding of the inputs alone changes outputs, as by hard decisions such as the nearest code."""
     try:
-        for change in (_ROUNDING, -_ROUNDING):
-            looks = [_looked_at(output, few.size, 0, few.size - 1) for output in _tensors(few.scale_inputs(change)())]
-            if _apart(looks, small, axes) > noise:
-                return True
+        scaled = (_look_at_ends(few.scale_inputs(change)) for change in (_ROUNDING, -_ROUNDING))
+        return any(_apart(looks, small, axes) > noise for looks in scaled)
     except Exception:  # inputs of this kind cannot be scaled, or memory ran out: no finding then
         return False
-    return False
 
 
 def _is_right_in_other_company(batch: Batch, small: Sequence[_Look], axes: dict[int, int], noise: float) -> bool:
@@ -278,7 +274,7 @@ def _is_right_in_other_company(batch: Batch, small: Sequence[_Look], axes: dict[
     last = batch.size - 1
 
     def is_right(one: Batch | None) -> bool:
-        looks = [] if one is None else [_looked_at(output, one.size, 0, last) for output in _tensors(one())]
+        looks = [] if one is None else _look_at_ends(one)
         return bool(looks) and _apart(looks, small, axes) <= noise
 
     others = (1 + number * (last - 1) // _CROWDS for number in range(_CROWDS))
@@ -348,6 +344,11 @@ def _looked_at(output: torch.Tensor, size: int, *places: int) -> _Look:
         bad,
         finite=not any(bad.values()) if axes else bool(torch.isfinite(output).all()),
     )
+
+
+def _look_at_ends(batch: Batch) -> list[_Look]:
+    """Run a batch, and copy the outputs of its first and last sample."""
+    return [_looked_at(output, batch.size, 0, batch.size - 1) for output in _tensors(batch())]
 
 
 def _copy_values(tensor: torch.Tensor) -> _Sample:

@@ -168,8 +168,7 @@ def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -
         )
     try:
         # The momentum of sparse gradients gets longer with every step.
-        has_sparse = any(getattr(layer, "sparse", False) is True for layer in module.modules())
-        further = {} if has_sparse else _SETTINGS.get(made.__name__, {})
+        further = {} if _sparse_layers(module) else _SETTINGS.get(made.__name__, {})
         return made(weights, lr=_LEARNING_RATE, **further)  # type: ignore[call-arg]
     except (ValueError, TypeError) as error:
         raise BadRequest(f"--optimizer {name} does not take the weights of this model: {said(error)}") from None
@@ -190,8 +189,12 @@ def needs_closure(optimizer: type[torch.optim.Optimizer]) -> bool:
     return closure is not None and closure.default is Parameter.empty
 
 
+def _sparse_layers(module: nn.Module) -> list[Any]:
+    return [layer for layer in module.modules() if getattr(layer, "sparse", False) is True]
+
+
 def _are_sparse(module: nn.Module, weights: Sequence[nn.Parameter]) -> bool:
-    found = [layer.weight for layer in module.modules() if getattr(layer, "sparse", False)]
+    found = [layer.weight for layer in _sparse_layers(module)]
     return all(any(weight is other for other in found) for weight in weights)
 
 

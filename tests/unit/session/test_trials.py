@@ -1,4 +1,4 @@
-"""Questions to processes: their allowed silence, their repetition, and what is kept if they or the budget end."""
+"""The allowed silence of a process, trials that are repeated, and rows of which the check did not end."""
 
 import pytest
 from hypothesis import given
