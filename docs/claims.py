@@ -708,6 +708,9 @@ COMPARISON = (
         CPU,
         ("cpu/in_turn.txt",),
         verdicts_in_turn,
+        (
+            "{} of {} equal models compare as slower or faster, {} of {} with a planted delay of 5 % and {} of {} of 3 %",
+        ),
     ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",
@@ -716,7 +719,6 @@ COMPARISON = (
         H200,
         (SAME,),
         partial(verdicts, SAME, "same", 256),
-        ("{} of {} pairs of equal runs compare as `same`",),
     ),
     Claim(
         "A planted delay of 5 % compares as `slower` (batch 256)",
@@ -725,7 +727,6 @@ COMPARISON = (
         H200,
         (SLOWER,),
         partial(verdicts, SLOWER, "slower", 256),
-        ("{} of {} pairs with a planted delay of 5 % compare as `slower`",),
     ),
     *(
         Claim(

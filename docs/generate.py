@@ -247,7 +247,7 @@ def evidence_page() -> str:
         "# Evidence",
         "",
         "`python docs/generate.py` computes the figures from their files. Records (`.json`) are of this version;",
-        "some tables and test outputs are older. Records of 2026-11-29 count inputs of earlier rows in a row's memory.",
+        "some tables and test outputs are older. Memory in that of MobileNetV4 includes inputs of earlier rows.",
         "",
         _table(("claim", "figure", "command", "hardware", "files"), map(_evidence, CLAIMS)),
     ]
