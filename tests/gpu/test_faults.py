@@ -26,7 +26,7 @@ def in_use_bytes(uuid: str) -> int:
 @pytest.mark.parametrize(
     ("factory", "limited_by", "message"),
     [
-        ("looks_up_what_is_not_there", "kernel", "CUDA: device-side assert triggered ("),
+        ("looks_up_what_is_not_there", "kernel", "triggered: indexSelectSmallIndex: srcIndex < srcSelectDimSize ("),
         ("writes_out_of_bounds", "kernel", "CUDA: illegal memory access ("),
         ("launches_too_many_threads", "kernel", "CUDA: "),
         ("multiplies_on_a_full_card", "memory", "CUBLAS_STATUS_ALLOC_FAILED"),
