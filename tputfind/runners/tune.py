@@ -52,10 +52,10 @@ _FIRST_ERROR: Final = 0.004
 _OF_SCAN: Final = 0.15
 _OF_GRAPHS: Final = ("cudagraph", "compile:reduce-overhead")
 """Modes that fall back to another mode on a device without graphs."""
-_GAIN: Final = 1.05
-"""Minimum gain in throughput for which a batch twice as large is worth racing at."""
-_PATIENCE: Final = 2
-"""Number of batch sizes with too little gain after which no larger one is tried: one may just have been disturbed."""
+_STRIDE: Final = 2
+"""Powers of two from one batch size of the scan to the next, so that it comes to those that keep the device busy."""
+_GAIN: Final = 1.1
+"""Minimum gain in throughput for which the next batch size of the scan is worth racing at."""
 _LONGEST_BATCH_MS: Final = 2000.0
 _LARGEST_BATCH: Final = 2**14
 _SMALLER: Final = 3
@@ -358,7 +358,8 @@ def _instances(plain: Spec) -> tuple[int, ...]:
 def _sizes_to_scan(plain: Spec, goal: Goal) -> list[int]:
     """Return the batch sizes among which that of the race is found, at least one."""
     largest = 1 if COSTS[goal].alone else min(plain.max_batch or _LARGEST_BATCH, _LARGEST_BATCH)
-    return plain.sizes_up_to(max(largest, plain.granularity))
+    sizes = plain.sizes_up_to(max(largest, plain.granularity))
+    return sorted({*sizes[::_STRIDE], sizes[-1]})
 
 
 def _rows_before_refusal(rows: Iterator[Row]) -> Iterator[Row]:
@@ -389,17 +390,19 @@ def _batch_size(
     sizes = _sizes_to_scan(plain, asked.goal)
     progress.doing("looking for the batch size to race at", _OF_SCAN * asked.budget_s)
     until_s = monotonic() + _OF_SCAN * asked.budget_s
-    best, best_per_s, no_gain = 0, 0.0, 0
+    best, best_per_s, is_flat = 0, 0.0, False
     timed: list[Speed] = []
     with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
         for row in _rows_before_refusal(rows):
             timed += speeds_of([row])
             late = best and too_late(plain, row)
-            if row.samples_per_s is None or late or no_gain == _PATIENCE:
+            if row.samples_per_s is None or late:
                 break
-            no_gain += 1
-            if row.samples_per_s >= _GAIN * best_per_s:
-                best, best_per_s, no_gain = row.batch_size, row.samples_per_s, 0
+            was_flat, is_flat = is_flat, row.samples_per_s < _GAIN * best_per_s
+            if was_flat and is_flat:  # one alone may have been disturbed
+                break
+            if not is_flat:
+                best, best_per_s = row.batch_size, row.samples_per_s
             if 1000 * row.batch_size / row.samples_per_s > _LONGEST_BATCH_MS or monotonic() > until_s:
                 break
     if best or row.failure is None:

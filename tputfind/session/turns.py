@@ -92,7 +92,7 @@ def take_round(
         random: draws the order of the starts and of the windows.
         together: keep all processes ready. If False, they run one after the other, for variants that do not fit
             together.
-        error: the standard error of the ratios at which a round ends sooner.
+        error: the standard error of the ratios at which a round ends sooner, as in ``is_steady``.
         one_model: the variants are of one model, so that their outputs of the same dtype are equal.
 
     Raises:
@@ -120,8 +120,10 @@ def take_round(
                 for index in order_of_block(group, random):
                     per_s[index].append(processes[index].window_per_unit())
                 done += 1
-                if together and is_steady(Round(tuple(map(tuple, per_s))), error):
-                    break
+                if together:
+                    ready = tuple(processes[index].median_speed() for index in range(len(variants)))
+                    if is_steady(Round(tuple(map(tuple, per_s)), ready), error):
+                        break
             most = done  # a later group takes no more, and fewer if its windows take longer
             for index, process in processes.items():
                 process.finish()

@@ -152,6 +152,14 @@ def test_round_is_steady_if_its_ratio_is_precise_and_not_by_chance():
     assert not is_steady(Round(tuple(rates[:8] for rates in quiet.per_s)))
 
 
+@pytest.mark.parametrize("host_bound", [True, False, None])
+def test_round_of_host_bound_processes_ends_at_a_fraction_of_their_scatter(host_bound):
+    (noisy,) = taken(Random(10), within=0.01, shared=0.0)
+    speed = Speed(batch_size=8, samples_per_s=1.0, latency_ms=1.0, host_bound=host_bound)
+
+    assert is_steady(Round(noisy.per_s, (speed, speed))) == (host_bound is True)
+
+
 def test_scatter_is_pooled_over_pairs_once_rounds_are_repeated():
     random = Random(11)
     pairs = [

@@ -22,7 +22,8 @@ def test_folder_that_cannot_be_written_is_refused_before_the_race(monkeypatch, t
         ({"granularity": 20_000}, "throughput", [20_000]),
         ({"granularity": 3, "max_batch": 9}, "throughput", [3, 6]),
         ({"granularity": 3}, "latency", [3]),
+        ({"max_batch": 40}, "throughput", [1, 4, 16, 32]),
     ],
 )
-def test_at_least_one_batch_size_is_scanned(fields, goal, sizes):
+def test_every_second_batch_size_and_the_last_are_scanned(fields, goal, sizes):
     assert tune._sizes_to_scan(Spec(model="resnet18", **fields), goal) == sizes
