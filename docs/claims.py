@@ -709,7 +709,7 @@ COMPARISON = (
         ("cpu/in_turn.txt",),
         verdicts_in_turn,
         (
-            "{} of {} equal models compare as slower or faster, {} of {} with a planted delay of 5 % and {} of {} of 3 %",
+            "{} of {} equal models compare as slower or faster, {} of {} with a delay of 5 % and {} of {} of 3 %",
         ),
     ),
     Claim(
