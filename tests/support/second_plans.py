@@ -42,7 +42,7 @@ PLANS: Final[list[tuple[str, str]]] = [
         "nvidia-h200/serving/vit_l_16-fp32",
         "rate=600 slo=150ms batcher=mosec delay=5ms overhead=2ms+0.1ms",
     ),
-    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=150000 slo=12ms batcher=mosec delay=1ms"),
+    ("nvidia-h200-x2/all-busy/cudagraph-resnet50-fp16-cuda-1", "rate=24000 slo=12ms batcher=mosec delay=1ms"),
     ("nvidia-h200/kinds/r3d_18-fp16", "rate=8000 slo=50ms batcher=mosec routing=random burstiness=0"),
     (
         "nvidia-h200/kinds/timm-convnext_tiny-fp16",

@@ -37,11 +37,16 @@ def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
         ),
         ("\n".join([*DATES, "7"]).encode(), "line 121: '7' is a number, and those before it are dates"),
         ("\n".join([*DATES, "2026-13-01"]).encode(), "line 121: '2026-13-01' is not a number"),
+        (("\n".join(map(str, SECONDS)) + "\nnan\n").encode(), "line 121: 'nan' is not"),
+        ("time\n1.0\ncaf\u00e9\n".encode("latin-1"), "line 3: the byte 0xe9 is not UTF-8 text"),
         (gzip.compress(b"1\n2\n", mtime=0)[:-4], "is cut short or broken: gzip cannot unpack it"),
         (b"\x1f\x8bnot packed", "is cut short or broken: gzip cannot unpack it"),
         (b"1764459123123\n1764459123133\n", "line 1: '1764459123123' is too large for seconds: divide milliseconds by"),
         (b",timestamp\n0,2026-11-24\n", "its first column has no name, as an index: put the times first"),
         (b"id,time\n0,0.1\n1,0.2\n2,0.4\n", "its first column counts the lines: put the times first"),
+        (b"id,time\n0,0.1\n2,0.2\n1,0.4\n", "its first column counts the lines: put the times first"),
+        (b"arrival_ms\n0\n12.4\n", "its first column is in ms: divide it, so that it is in seconds"),
+        (b"day,time\n2026-11-24,10:00:00\n2026-11-24,10:00:01\n", "its dates and times are in two columns"),
         (b"time\n2026-11-24T10:00:00,123456+01:00\n", "its times have a decimal comma: put them in quotes"),
         (b"time,samples\n2026-11-24 10:00:00,045,4\n2026-11-24 10:00:01,045,4\n", "its times have a decimal comma"),
     ],
@@ -49,11 +54,16 @@ def test_dates_of_different_zones_are_set_on_one_clock(tmp_path):
         "a-date-at-last",
         "a-number-at-last",
         "no-date",
+        "nan",
+        "latin",
         "cut-short",
         "not-packed",
         "milliseconds",
         "an-index",
         "counts",
+        "counts-unordered",
+        "in-ms",
+        "two-columns",
         "zone",
         "samples",
     ],
@@ -65,6 +75,12 @@ def test_invalid_list_of_times_is_refused_with_its_line(tmp_path, content, said)
         arrivals_of(tmp_path / "times.csv")
 
     assert said in refused.value.message
+
+
+def test_span_of_times_takes_no_memory(tmp_path):
+    (tmp_path / "times.csv").write_text("\n".join(["ticks", *map(str, range(100)), "90000000000"]))
+
+    assert arrivals_of(tmp_path / "times.csv").gaps[-1] == 90000000000.0 - 99.0
 
 
 def test_times_unpacking_beyond_limit_are_refused(tmp_path):

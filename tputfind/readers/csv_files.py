@@ -26,6 +26,9 @@ _NO_SECONDS: Final = 1e11
 _MILLISECONDS: Final = re.compile("[0-9]{3}(?![0-9])")
 """The rest of a time with a decimal comma, which separates the cells of a CSV file."""
 _ZONE: Final = re.compile("[0-9]+(Z|[+-][0-9]{2})")
+_HOURS: Final = re.compile("[0-9]{1,2}:[0-9]{2}")
+_SHORT_UNIT: Final = re.compile("(?<![a-z])(ms|msecs?|millis[a-z]*|us|usecs?|micros[a-z]*|ns|nanos[a-z]*)(?![a-z])")
+"""A unit shorter than a second in the name of a column."""
 Kind = Literal["number", "date"]
 
 
@@ -89,6 +92,7 @@ def arrivals_of(path: Path) -> Recorded:
     has_header = False
     kind: Kind | None = None
     place: int | None = None
+    unit: re.Match[str] | None = None
     try:
         for row, (line, cells) in enumerate(rows_of(path)):
             try:
@@ -99,7 +103,7 @@ def arrivals_of(path: Path) -> Recorded:
                 if row == 0 and not _is_number(cells[0]):
                     if not cells[0]:
                         raise ValueError("its first column has no name, as an index: put the times first") from None
-                    place, has_header = _place_of_samples(cells), True
+                    place, has_header, unit = _place_of_samples(cells), True, _SHORT_UNIT.search(cells[0].lower())
                     continue
                 raise ValueError(f"line {line}: {problem}") from None
             times.append(time)
@@ -107,7 +111,8 @@ def arrivals_of(path: Path) -> Recorded:
             if kind == "date" and len(cells) > 1:
                 rests.append(cells[1])
         times = _add_fractions(times, rests, has_samples=place is not None)
-        _check_column(times, counts_if_even=has_header and kind == "number")
+        if has_header and kind == "number":
+            _check_column(times, unit)
         order = sorted(range(len(times)), key=times.__getitem__)  # logs are written when requests end
         times, names = [times[at] for at in order], [names[at] for at in order]
         return Recorded(gaps_of(times, names), None if place is None else tuple(samples[at] for at in order))
@@ -127,13 +132,19 @@ def _add_fractions(times: list[float], rests: list[str], *, has_samples: bool) -
     """
     found = [rest[0] for cell in rests if (rest := _MILLISECONDS.match(cell))]
     are_fractions = len(found) == len(times) and any(rest.startswith("0") for rest in found)
+    if rests and all(map(_HOURS.match, rests)):
+        raise ValueError("its dates and times are in two columns: put them in one")
     if any(map(_ZONE.match, rests)) or (are_fractions and has_samples):
         raise ValueError("its times have a decimal comma: put them in quotes")
     return [time + int(rest) / 1000 for time, rest in zip(times, found, strict=True)] if are_fractions else times
 
 
-def _check_column(times: list[float], *, counts_if_even: bool) -> None:
-    if counts_if_even and len(times) > 2 and times == [*range(int(times[0]), int(times[-1]) + 1)]:
+def _check_column(times: list[float], unit: re.Match[str] | None) -> None:
+    """Check the numbers under a header; ``unit`` is the match of a unit shorter than a second in it."""
+    if unit:
+        raise ValueError(f"its first column is in {unit[1]}: divide it, so that it is in seconds")
+    rising = sorted(times)
+    if len(times) > 2 and rising == [rising[0] // 1 + number for number in range(len(times))]:
         raise ValueError("its first column counts the lines: put the times first")
 
 

@@ -28,6 +28,7 @@ def record(*rows: tuple[int, int], transfer: str = "both") -> Record:
         spec=msgspec.structs.replace(made.spec, transfer=transfer),
         rows=tuple(in_three_processes(size, count) for size, count in rows),
         notices=(),
+        edge=None,
     )
 
 
@@ -122,7 +123,8 @@ def test_sizes_that_failed_are_no_sizes_with_few_latencies():
     one = record((1, 1000), (2, 0))
     failed = msgspec.structs.replace(one.rows[1], failure=Failure(kind="out_of_memory", message=""))
 
-    assert told(msgspec.structs.replace(one, rows=(one.rows[0], failed))) == []
+    found = told(msgspec.structs.replace(one, rows=(one.rows[0], failed)))
+    assert [notice.kind for notice in found] == ["failed_batches"]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +169,50 @@ def test_cap_at_largest_measured_batch_is_reported_if_several_devices_fill_it(gi
     assert find(2) == [f"a larger maximum batch size than 8 may {better}"]
     assert find(2, fills=False) == []
     assert bool(find(1)) == bool(given)
+
+
+@pytest.mark.parametrize(
+    ("rows", "limited_by", "given", "advice"),
+    [
+        ([(1, 1000), (8, 1000), (16, 7)], "memory", {}, ["measure batch 16 with --thorough or more --batches"]),
+        ([(1, 1000), (8, 1000)], "cap", {}, ["measure larger batches"]),
+        ([(1, 1000), (8, 1000)], "memory", {}, []),
+        ([(1, 1000), (8, 1000)], "cap", {"max_batch_size": 8}, []),
+    ],
+)
+def test_larger_batches_are_advised_unless_there_are_none(rows, limited_by, given, advice):
+    demand = read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **given})
+    edge = msgspec.structs.replace(example().edge, largest_batch=max(rows)[0], limited_by=limited_by)
+    measured = msgspec.structs.replace(record(*rows), edge=edge)
+    outcome = msgspec.structs.replace(outcome_of(8), devices=2)
+
+    found = notices(measured, outcome, 8, demand)
+    assert [notice.advice for notice in found if notice.kind == "largest_measured"] == advice
+
+
+def test_batch_size_that_failed_below_the_cap_is_reported():
+    measured = record((1, 1000), (4, 1000), (8, 1000))
+    failed = msgspec.structs.replace(measured.rows[1], failure=Failure(kind="wrong_output", message="differs"))
+    measured = msgspec.structs.replace(measured, rows=(measured.rows[0], failed, measured.rows[2]))
+
+    (notice,) = told(measured, cap=8)
+    assert notice.seen == "batch 4 failed when measured, and the server makes such batches"
+    assert told(measured, cap=1) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "cause"),
+    [
+        ({"mode": "cudagraph"}, "cudagraph prepares each alone"),
+        ({"granularity": 2}, "the model takes multiples of 2"),
+    ],
+)
+def test_padding_to_measured_batch_sizes_is_reported(fields, cause):
+    measured = record((1, 1000), (4, 1000), (8, 1000))
+    padded = msgspec.structs.replace(measured, spec=msgspec.structs.replace(measured.spec, **fields))
+
+    assert [notice.cause for notice in every(padded, 6, 8)] == [cause]
+    assert every(padded, 1, 8) == []
 
 
 def test_short_log_of_arrivals_is_reported():

@@ -31,7 +31,7 @@ def timed(size: int, latency_ms: float):
 def record(slope_ms: float = 0.3, intercept_ms: float = 3.0, largest: int = 256, **environment: object) -> Record:
     sizes = [2**power for power in range(largest.bit_length())]
     rows = tuple(timed(size, intercept_ms + slope_ms * size) for size in sizes)
-    made = msgspec.structs.replace(example(), rows=rows, notices=(), finished="2026-01-01T00:00:00+00:00")
+    made = msgspec.structs.replace(example(), rows=rows, notices=(), edge=None, finished="2026-01-01T00:00:00+00:00")
     return msgspec.structs.replace(made, environment=msgspec.structs.replace(made.environment, **environment))
 
 
@@ -230,10 +230,36 @@ def test_the_shortest_target_that_is_named_is_not_refused_as_too_short():
     assert alone_ms <= named_ms <= 1.001 * alone_ms
 
 
+def test_refusal_by_few_latencies_says_so():
+    measured = record()
+    few = Timing(device_ms=(4.0,) * 31, latency_ms=(4.0,) * 30 + (9.0,))
+    measured = msgspec.structs.replace(
+        measured, rows=tuple(msgspec.structs.replace(each, timings=(few,)) for each in measured.rows)
+    )
+
+    with pytest.raises(NoPlan) as refused:
+        plan(measured, wanted(100, 8.0))
+    assert refused.value.hint.startswith("no --slo below 9ms can be met, by 31 latencies")
+
+
 def test_network_time_is_subtracted_from_the_target():
     with_network = plan(record(), wanted(20_000, 40.0, network="10ms"))
 
     assert with_network.outcome.devices == plan(record(), wanted(20_000, 30.0)).outcome.devices
+
+
+@pytest.mark.parametrize("fields", [{"mode": "cudagraph"}, {"mode": "compile"}, {"granularity": 16}])
+def test_batch_between_measured_sizes_takes_as_long_as_the_next_if_it_is_padded(fields):
+    measured = record()
+    sizes = [row.batch_size for row in measured.rows]
+    between = sizes[-2] + 1
+    plain, padded = (
+        service_times_of(msgspec.structs.replace(measured, spec=msgspec.structs.replace(measured.spec, **each)))
+        for each in ({}, fields)
+    )
+
+    assert plain.mean_ms(sizes[-2]) < plain.mean_ms(between) < plain.mean_ms(sizes[-1])
+    assert padded.mean_ms(between) == padded.mean_ms(sizes[-1])
 
 
 def test_batches_of_whole_requests_that_nearly_fill_the_cap_fill_it():

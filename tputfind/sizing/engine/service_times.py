@@ -39,9 +39,9 @@ class Overheads(NamedTuple):
 class ServiceTimes:
     """Equally likely times of a batch of any size up to the largest measured, in ms, including overheads.
 
-    Between two measured sizes each quantile is interpolated linearly. Batches below the smallest measured take as long
-    as that one. A larger batch takes no less time than a smaller one: if its samples say otherwise, the quantiles of
-    neighbouring sizes are pooled (``_isotonic``).
+    Between two measured sizes each quantile is interpolated linearly; batches that are ``padded`` take as long as the
+    larger of them. Batches below the smallest measured take as long as that one. A larger batch takes no less time than
+    a smaller one: if its samples say otherwise, the quantiles of neighbouring sizes are pooled (``_isotonic``).
     """
 
     def __init__(
@@ -50,11 +50,13 @@ class ServiceTimes:
         overheads: Overheads = Overheads(),  # noqa: B008  # it is immutable
         *,
         whole: tuple[int, ...] | None = None,
+        padded: bool = False,
     ) -> None:
         """Take the samples of every batch size, in ms.
 
         ``whole`` are the sample counts of many requests that stay whole: they determine the full batches, and the
-        overhead of a request counts once for all its samples.
+        overhead of a request counts once for all its samples. A server fills batches up to a measured size if they are
+        ``padded``.
 
         Raises:
             ValueError: there are no samples.
@@ -68,6 +70,7 @@ class ServiceTimes:
         curves = [np.quantile(measured[size], shares, method="inverted_cdf") for size in self.sizes]
         self._curves = _isotonic(np.stack(curves), [len(measured[size]) for size in self.sizes])
         self._whole, self._per_ms, self._mean_ms = whole, dict[int, float](), dict[int, float]()
+        self._padded = padded
         self.items_per_sample = len(whole) / sum(whole) if whole else 1.0
         self.least_cap = max(whole) if whole else 1
 
@@ -146,12 +149,12 @@ class ServiceTimes:
         return chain.from_iterable(chance.integers(times, size=_DRAWN).tolist() for _ in count())
 
     def _model_ms(self, batch_size: int) -> NDArray[np.float64]:
-        """Return the times of a batch size without overheads, interpolated between the measured sizes around it."""
+        """Return the times of a batch size without overheads, from those of the measured sizes around it."""
         if batch_size > self.largest:
             raise ValueError(f"batch {batch_size} was not measured, nor any larger one")
         above = bisect_left(self.sizes, batch_size)
         times: NDArray[np.float64] = self._curves[above]
-        if above > 0 and self.sizes[above] > batch_size:
+        if above > 0 and self.sizes[above] > batch_size and not self._padded:
             lower, low, high = self._curves[above - 1], self.sizes[above - 1], self.sizes[above]
             times = lower + (times - lower) * ((batch_size - low) / (high - low))
         return times
@@ -220,7 +223,13 @@ def service_times_of(
         {row.batch_size: row.latency_ms if draw is None else _resample(row, draw, several=several) for row in rows},
         overheads,
         whole=whole,
+        padded=is_padded(record),
     )
+
+
+def is_padded(record: Record) -> bool:
+    """Whether a server fills batches up to a measured size: each is compiled alone, or the model takes only some."""
+    return record.spec.mode != "eager" or record.spec.granularity > 1
 
 
 def timed_rows(record: Record) -> list[Row]:

@@ -10,7 +10,7 @@ import msgspec
 
 from tputfind.record.record import Notice, Record
 from tputfind.sizing.engine.replications import Outcome
-from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, timed_rows
+from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, is_padded, timed_rows
 from tputfind.sizing.planner.inverse import BESIDE, Edge
 from tputfind.sizing.planner.question import PRESETS, Demand
 from tputfind.stats import samples_for_percentile
@@ -26,6 +26,7 @@ _TOLD: Final = (
     "host_bound",
     "noise",
     "spread",
+    "smaller_batches_fail",
 )
 """Kinds of notices on rows that affect batch times."""
 _LISTED: Final = 3
@@ -147,20 +148,42 @@ def notices(
             cause="the run that made it was interrupted",
             advice="finish it with tputfind --resume",
         )
-    if outcome.batch_cap not in measured:
+    if failed := [row.batch_size for row in record.rows if row.failure is not None and row.batch_size <= upper]:
+        yield Notice(
+            kind="failed_batches",
+            seen=f"batch {format_sizes(failed)} failed when measured, and the server makes such batches",
+            cause="their times are interpolated",
+            advice="find the cause, or limit the batch: --max-batch-size",
+        )
+    if is_padded(record) and outcome.batch_cap > smallest:
+        spec = record.spec
+        multiples = f"the model takes multiples of {spec.granularity}"
+        yield Notice(
+            kind="padded_batches",
+            seen="batches take as long as the next larger one measured",
+            cause=multiples if spec.granularity > 1 else f"{spec.mode} prepares each alone",
+            advice="let the server pad to those sizes",
+        )
+    elif outcome.batch_cap not in measured:
         yield Notice(
             kind="interpolated_cap",
             seen=f"the times of the maximum batch size, {outcome.batch_cap}, are interpolated",
             cause="it was not measured",
             advice=f"measure it: --batch-sizes {outcome.batch_cap}",
         )
-    if fills and outcome.batch_cap == largest and (outcome.devices > 1 or demand.devices is not None):
+    reason = record.edge.limited_by if record.edge else "cap"
+    is_last = reason not in ("cap", "latency", "cut_short") and record.largest_batch <= largest
+    can_grow = not is_last and demand.largest_batch(largest + 1) > largest
+    if fills and can_grow and outcome.batch_cap == largest and (outcome.devices > 1 or demand.devices is not None):
+        short = [row.batch_size for row in record.rows if row.batch_size > largest and row.latency_ms]
         better = "need fewer devices" if demand.devices is None else "do better"
         yield Notice(
             kind="largest_measured",
             seen=f"a larger maximum batch size than {outcome.batch_cap} may {better}",
             cause=f"it is the largest with {FEWEST_SAMPLES} latencies or more",
-            advice="measure larger batches",
+            advice=f"measure batch {min(short)} with --thorough or more --batches"
+            if short
+            else "measure larger batches",
         )
     limit = demand.most_ongoing
     if limit is not None and limit < 2 * outcome.batch_cap:

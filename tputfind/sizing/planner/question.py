@@ -248,7 +248,7 @@ def read_overhead(value: object) -> Overheads:
 
 def _utilization(value: object) -> float:
     """Read a utilization: ``70%``, ``0.7``, ``100%`` or 1."""
-    return 1.0 if value in ("100%", "1", 1) else values.share(value)
+    return 1.0 if f"{value}".replace(" ", "") in ("100%", "100.0%", "1", "1.0") else values.share(value)
 
 
 def _delay(value: object) -> float:

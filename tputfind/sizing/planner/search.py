@@ -23,9 +23,10 @@ from tputfind.sizing.engine.replications import (
     simulate,
     work_of_request,
 )
-from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
+from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of, timed_rows
 from tputfind.sizing.engine.serving import Kind
 from tputfind.sizing.planner.question import MOST_DEVICES, Demand
+from tputfind.stats import samples_for_percentile
 
 MORE_TRAFFIC: Final = 1.2
 LATE_REQUESTS: Final = 200
@@ -142,7 +143,7 @@ class Search:
             raise NoPlan(
                 f"no device is fast enough: {demand.percentile:g} % {what} take up to {fastest_ms:.4g} ms, and the "
                 f"target is {demand.target_ms:g} ms",
-                f"no --slo below {rounded_up(demand.network_ms + fastest_ms):g}ms can be met",
+                f"no --slo below {rounded_up(demand.network_ms + fastest_ms):g}ms can be met{self._doubt}",
             )
         largest = max(self.least_cap, min(service.largest_within(demand.target_ms) or 1, self.most))
         half = service.largest_within(demand.target_ms / 2) or 1
@@ -151,6 +152,14 @@ class Search:
             grid.append(grid[-1] + 1 if grid[-1] < _FEW else ceil(grid[-1] * _APART))
         tried = {*grid, *service.sizes, half, ceil(1.5 * half), largest, self.least_cap}
         return sorted(size for size in tried if self.least_cap <= size <= largest)
+
+    @property
+    def _doubt(self) -> str:
+        """Words for a percentile of lone requests that rests on a few latencies; else an empty string."""
+        row = next(row for row in timed_rows(self.record) if row.batch_size == self.service.sizes[0])
+        if (count := len(row.latency_ms)) >= samples_for_percentile(self.demand.percentile):
+            return ""
+        return f", by {count} latencies, of which the slowest may be a disturbance: measure with --thorough"
 
     @property
     def most_share(self) -> float:
@@ -219,7 +228,7 @@ class Search:
             raise NoPlan(
                 f"no number of devices is sure to meet the target: at most {demand.percentile:g} % of lone requests "
                 f"are answered within {demand.target_ms:g} ms",
-                "a longer --slo",
+                f"a longer --slo{self._doubt}",
             )
 
     def holds(self, outcome: Outcome) -> bool:
