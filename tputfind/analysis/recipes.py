@@ -58,15 +58,15 @@ def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
     """Return the record and the row of the highest throughput within the SLO; None if no row was timed or meets it.
 
     Without an SLO the fastest row of each record competes. Among rows that tie with the best within the noise, the
-    simplest wins: eager before a graph before a compiler, then the plainer dtype and layout, then the smaller batch.
+    simplest wins, then the smaller batch.
     """
+    return min(_alike(records), key=lambda one: (simplicity(one[0].spec), one[1].batch_size), default=None)
 
-    def simplicity(one: tuple[Record, Row]) -> tuple[int, ...]:
-        spec = one[0].spec
-        mode = MODES.index(spec.mode) if spec.mode in MODES else len(MODES)
-        return mode, spec.instances, DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout), one[1].batch_size
 
-    return min(_alike(records), key=simplicity, default=None)
+def simplicity(spec: Spec) -> tuple[int, ...]:
+    """Return a key that is smaller for simpler recipes: eager before graph before compiler, then the plainer dtype."""
+    mode = MODES.index(spec.mode) if spec.mode in MODES else len(MODES)
+    return mode, spec.instances, DTYPES.index(spec.dtype), LAYOUTS.index(spec.layout)
 
 
 def _alike(records: Sequence[Record]) -> list[tuple[Record, Row]]:

@@ -34,6 +34,10 @@ _CLOSE: Final = 0.05
 """Variants that are estimated to be slower than a new leader by more than this fraction do not meet it."""
 _TIE: Final = 0.005
 """A variant leads only if it is estimated to be faster by more than this fraction than one that is simpler."""
+_CERTAINLY: Final = 0.8
+"""Fraction of its expected time that a round takes at least: earlier ones read files for the first time."""
+_AGAIN: Final = 0.5
+"""Expected time of a further round, as a fraction of that of the first, which checks outputs, and compiles anew."""
 _NO_REMATCH: Final = 0.86
 """Fraction of the time of a race after which only variants that never ran get a round."""
 _SWEEPS: Final = 200
@@ -99,7 +103,7 @@ class Course:
         self._random = Random(plain.seed)  # noqa: S311  # the order of windows is no secret
         self._recipe_of = partial(recipe_of, images=len(levels.get("layout", ())) > 1)
         self._comparisons = max(1, sum(len(values) - 1 for values in levels.values() if values))
-        self._took_s: dict[str, float] = {"compile:max-autotune": _TUNES_S}
+        self._took_s: dict[tuple[str, bool], float] = {("compile:max-autotune", False): _TUNES_S}
         self._contenders = {plain: Contender(spec=plain, outcome="first")}
         self._duels: dict[tuple[Spec, Spec], Duel] = {}
         self._settled: set[frozenset[Spec]] = set()
@@ -112,7 +116,8 @@ class Course:
             if one.turns is not None and one.against is not None:
                 self._duels[one.against, one.spec] = duel = as_duel(one.against, one.spec)
                 duel.tried = Tried(one.turns)
-                self._note_seconds((one.against, one.spec), one.seconds / len(one.turns.rounds))
+                rounds = len(one.turns.rounds)
+                self._note_seconds((one.against, one.spec), one.seconds / rounds, again=rounds > 1)
         self._rates_before = {one.spec: log(one.of_winner) for one in before if one.of_winner}
         self._met = set(self._contenders)
         self._all_met = False
@@ -183,7 +188,7 @@ class Course:
         while not self._all_met and (challenger := self._next_challenger()) is not None:
             self._met.add(challenger)
             needs_s = self._expected_s(self.leader, challenger)
-            if self._clock() + needs_s <= self._until_s:
+            if self._clock() + _CERTAINLY * needs_s <= self._until_s:
                 return challenger
             reason = f"takes about {needs_s:.0f} s"
             self._contenders[challenger] = Contender(spec=challenger, outcome="untried", reason=reason)
@@ -201,15 +206,18 @@ class Course:
         in_layouts = (one for one in waiting if replace(one, layout=self.leader.layout) == self.leader)
         return next(in_layouts, waiting[0])
 
-    def _expected_s(self, *specs: Spec) -> float:
+    def _expected_s(self, *specs: Spec, again: bool = False) -> float:
         """Return the expected seconds of a round, which are those of the slowest to start."""
-        return max(
-            self._took_s.get(spec.mode, _COMPILES_S if is_compile_mode(spec.mode) else _STARTS_S) for spec in specs
-        )
 
-    def _note_seconds(self, pair: tuple[Spec, Spec], seconds: float) -> None:
+        def expected_of(mode: str) -> float:
+            first_s = self._took_s.get((mode, False), _COMPILES_S if is_compile_mode(mode) else _STARTS_S)
+            return self._took_s.get((mode, True), _AGAIN * first_s) if again else first_s
+
+        return max(expected_of(spec.mode) for spec in specs)
+
+    def _note_seconds(self, pair: tuple[Spec, Spec], seconds: float, *, again: bool) -> None:
         """Keep the seconds of a round as those of the variant that is the slowest to start."""
-        self._took_s[max(pair, key=self._expected_s).mode] = seconds
+        self._took_s[max(pair, key=self._expected_s).mode, again] = seconds
 
     def _next_rival(self) -> Spec | None:
         timed, running = self._turns, {frozenset((one.old, one.new)) for one in self._running.values()}
@@ -222,7 +230,8 @@ class Course:
                 continue
             if turns is not None and len(turns.rounds) >= LOOKS[-1]:
                 continue
-            if self._clock() + self._expected_s(self.leader, rival) < self._rounds_until_s:
+            expected_s = self._expected_s(self.leader, rival, again=turns is not None)
+            if self._clock() + expected_s < self._rounds_until_s:
                 return rival
         return None
 
@@ -267,7 +276,8 @@ class Course:
         if failed & {old, new}:  # in this round or on another lane
             self._met -= {rival} - failed  # a challenger meets the next leader
             return
-        self._note_seconds((old, new), took_s)
+        self._note_seconds((old, new), took_s, again=len(duel.tried.turns.rounds) > 1)
+        self._reconsider_untried()
         self._duels[old, new] = duel
         self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
         self._judge()
@@ -276,6 +286,14 @@ class Course:
         self._progress.did(
             f"{self._recipe_of(new)}: {ratio:.3f} times {self._recipe_of(old)}, {judged.outcome.replace('_', ' ')}"
         )
+
+    def _reconsider_untried(self) -> None:
+        """Let variants that seemed to take too long meet a leader if rounds are shorter than expected."""
+        left_s = self._until_s - self._clock()
+        untried = [spec for spec, one in self._contenders.items() if one.outcome == "untried"]
+        in_time = {spec for spec in untried if _CERTAINLY * self._expected_s(self.leader, spec) <= left_s}
+        self._met -= in_time
+        self._all_met = self._all_met and not in_time
 
     def _is_broken(self, lane: Lane, failed: Spec) -> bool:
         """Whether a lane has taken no round, others are left, and a variant fails that leads or ran elsewhere."""

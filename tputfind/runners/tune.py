@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import chain
 from pathlib import Path
@@ -15,7 +15,7 @@ import msgspec
 
 from tputfind.analysis.answers import too_late
 from tputfind.analysis.race import Contender, Levels, Race, batch_of, speeds_of
-from tputfind.analysis.recipes import LISTED
+from tputfind.analysis.recipes import LISTED, simplicity
 from tputfind.analysis.turns import COSTS, Goal, Speed
 from tputfind.declaration import add_options_of
 from tputfind.errors import BadRequest, OutOfTime, TputfindError
@@ -25,7 +25,7 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
 from tputfind.record import files
 from tputfind.record.files import RecordFile
-from tputfind.record.record import Row
+from tputfind.record.record import Row, host_bound
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
 from tputfind.runners.compare import inspect_at_once
@@ -102,7 +102,7 @@ def read_request(model: str, options: Mapping[str, object], goal: object, folder
     devices = device if isinstance(device, str) and is_list(device) else None
     if devices is not None:
         del given["device"]
-    specs = list(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)))
+    specs = sorted(dict.fromkeys(read_spec(model, one) for one in each_recipe(given)), key=simplicity)
     if devices is not None:
         check_recipes(model, each_recipe(given), devices)
     plain = specs[0]
@@ -181,17 +181,26 @@ def tune(
 
 
 class _Lane(NamedTuple):
-    """A device of a race, with a server of processes for either side; an empty ``device`` is that of the variants."""
+    """A device of a race, with a server of processes for either side; an empty ``device`` is that of the variants.
+
+    ``homes`` holds the server in which a variant ran last, which keeps what was compiled for it.
+    """
 
     device: str
     sides: tuple[Children, Children]
     watch: Watch
+    homes: dict[Spec, Children]
 
     def take_round(self, duel: Duel, random: Random) -> None:
         """Take one more round of a duel on this device; errors as for ``Duel.take_round``."""
+        old, new = (_on(self.device, variant.spec) for variant in duel.variants)
+        first, second = self.sides
+        is_swapped = self.homes.get(old, first) is second or (old not in self.homes and self.homes.get(new) is first)
+        sides = (second, first) if is_swapped else self.sides
+        self.homes.update(zip((old, new), sides, strict=True))
         duel.variants = [
-            variant._replace(spec=_on(self.device, variant.spec), children=children, watch=self.watch)
-            for variant, children in zip(duel.variants, self.sides, strict=True)
+            variant._replace(spec=spec, children=children, watch=self.watch)
+            for variant, spec, children in zip(duel.variants, (old, new), sides, strict=True)
         ]
         duel.take_round(random)
 
@@ -268,7 +277,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         batch_size, plain, timed = before.batch_size, contenders[0].spec, before.timed
 
     lanes = [
-        _Lane(place.name, both, Watch(one.device_uuid if cost.needs == "health" else None))
+        _Lane(place.name, both, Watch(one.device_uuid if cost.needs == "health" else None), {})
         for place, both, one in zip(places, sides, environments, strict=True)
     ]
 
@@ -298,14 +307,14 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         raced_at = (batch_of(course.leader, batch_size),)
         only = None if course.leader.batch_sizes is None else raced_at
         winner = _on(lane.device, course.leader)
+        children = lane.homes.get(winner, lane.sides[0])
         winner = msgspec.structs.replace(winner, budget_s=max(round(left_s), 1), batch_sizes=only)
         for each in everyone:
             each.end_within(None)
-        record = None if before is None else recorded_winner(before, winner, inspect(winner, lane.sides[0]))
+        record = None if before is None else recorded_winner(before, winner, inspect(winner, children))
         if record is None:
-            smaller = winner.sizes_up_to(raced_at[0] - 1)[-_SMALLER:]
-            job = Job([winner], asked.folder, asked.command, first=(*raced_at, *smaller))
-            (measured,) = sweep(job, lane.sides[0], progress)
+            job = Job([winner], asked.folder, asked.command, first=_first_sizes(winner, raced_at[0]))
+            (measured,) = sweep(job, children, progress)
             file, record = measured.file, measured.record if measured.record.rows else None
             if measured.ended_by is not None:
                 raise measured.ended_by
@@ -359,7 +368,29 @@ def _sizes_to_scan(plain: Spec, goal: Goal) -> list[int]:
     """Return the batch sizes among which that of the race is found, at least one."""
     largest = 1 if COSTS[goal].alone else min(plain.max_batch or _LARGEST_BATCH, _LARGEST_BATCH)
     sizes = plain.sizes_up_to(max(largest, plain.granularity))
-    return sorted({*sizes[::_STRIDE], sizes[-1]})
+    return sizes if plain.slo_ms is not None else sorted({*sizes[::_STRIDE], sizes[-1]})
+
+
+def _first_sizes(winner: Spec, raced_at: int) -> tuple[int, ...]:
+    """Return the batch sizes to time first: that of the race, and smaller ones.
+
+    A winner that is faster than the plain variant may meet an SLO at the next larger one.
+    """
+    if winner.batch_sizes is not None:
+        return (raced_at,)
+    larger = [] if winner.slo_ms is None else [2 * raced_at]
+    allowed = [size for size in larger if size <= (winner.max_batch or size)]
+    return (raced_at, *allowed, *winner.sizes_up_to(raced_at - 1)[-_SMALLER:])
+
+
+def _rows_of_scan(runner: TrialRunner, sizes: Sequence[int]) -> Generator[Row]:
+    """Yield a row for each batch size; the processes of a model that compiles itself time one each."""
+    left = list(sizes)
+    while left:
+        with closing(runner.time_batches(left, 1, _SHORT, None, ())) as rows:
+            for row in rows:
+                left.pop(0)
+                yield row
 
 
 def _rows_before_refusal(rows: Iterator[Row]) -> Iterator[Row]:
@@ -386,20 +417,21 @@ def _batch_size(
     """
     if plain.batch_sizes is not None:
         return plain.batch_sizes[0], plain, ()
-    runner = TrialRunner(children, plain, inspection.environment)
+    scanned = msgspec.structs.replace(plain, mode="eager")  # a compiler takes long for each batch size
+    runner = TrialRunner(children, scanned, inspection.environment)
     sizes = _sizes_to_scan(plain, asked.goal)
     progress.doing("looking for the batch size to race at", _OF_SCAN * asked.budget_s)
     until_s = monotonic() + _OF_SCAN * asked.budget_s
     best, best_per_s, is_flat = 0, 0.0, False
     timed: list[Speed] = []
-    with closing(runner.time_batches(sizes, 0, _SHORT, None, ())) as rows:
+    with closing(_rows_of_scan(runner, sizes)) as rows:
         for row in _rows_before_refusal(rows):
-            timed += speeds_of([row])
+            timed += speeds_of([row] if scanned == plain else [])
             late = best and too_late(plain, row)
             if row.samples_per_s is None or late:
                 break
             was_flat, is_flat = is_flat, row.samples_per_s < _GAIN * best_per_s
-            if was_flat and is_flat:  # one alone may have been disturbed
+            if is_flat and (was_flat or host_bound(row) is False):  # one that waits for the host may be disturbed
                 break
             if not is_flat:
                 best, best_per_s = row.batch_size, row.samples_per_s

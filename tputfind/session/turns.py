@@ -40,6 +40,8 @@ _OF_STARTING: Final = 2.0
 """Windows take this many times the start-up time of the processes: more time is better spent on further processes."""
 _OF_LEFT: Final = 0.6
 """Windows take no more than this fraction of the time left: a check of the outputs follows."""
+_AGAIN: Final = 0.5
+"""Seconds of a further round, as a fraction of those of the first, which checks outputs, and compiles anew."""
 _LONG_S: Final = 4.0
 """Total seconds after which fewer blocks suffice: short disturbances do not matter for such long steps."""
 
@@ -125,6 +127,8 @@ def take_round(
                     if is_steady(Round(tuple(map(tuple, per_s)), ready), error):
                         break
             most = done  # a later group takes no more, and fewer if its windows take longer
+            for process in processes.values():
+                process.close_gate()  # so that all check their outputs at once
             for index, process in processes.items():
                 process.finish()
                 speeds[index], values[index] = process.median_speed(), process.values
@@ -176,7 +180,7 @@ class Duel:
         self._inspect = inspect
         self._first_error, self._one_model = first_error, one_model
         self.tried = Tried(Turns(batch_sizes=(old.batch_size, new.batch_size)))
-        self.took_s = 0.0  # seconds of its last round
+        self.took_s = 0.0  # expected seconds of its next round
         self._together = True
 
     @property
@@ -194,10 +198,10 @@ class Duel:
     def take_round(self, random: Random) -> None:
         """Take one more round, or adapt to a failure or record it; errors as for ``take_round``."""
         turns, begin_s = self.tried.turns, monotonic()
+        number = len(turns.rounds)
         if self._inspect is not None:
             self.variants[1], self._inspect = self._inspect(self.variants[1]), None
         try:
-            number = len(turns.rounds)
             error = REPEATABILITY if number else self._first_error
             together, one_model = self._together, self._one_model
             taken = take_round(self.variants, number, random, together=together, error=error, one_model=one_model)
@@ -208,7 +212,7 @@ class Duel:
                 self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
         else:
             self.tried = self.tried._replace(turns=msgspec.structs.replace(turns, rounds=(*turns.rounds, taken)))
-        self.took_s = monotonic() - begin_s
+        self.took_s = (monotonic() - begin_s) * (1.0 if number else _AGAIN)
 
     def _runs_otherwise(self, failed: VariantFailed) -> bool:
         """Whether a failed variant runs with other settings, such as another mode of autograd; it keeps them then."""
@@ -230,8 +234,7 @@ def duels_to_continue(duels: Sequence[Duel], is_certain: Callable[[Tried], bool]
     Args:
         duels: the duels; those that go on take rounds by turns.
         is_certain: whether the timings need no further round.
-        until_s: the end, by the monotonic clock in seconds; the very first round is always yielded. Another round is
-            expected to take as long as the one before.
+        until_s: the end, by the monotonic clock in seconds; the very first round is always yielded.
     """
     while left := [duel for duel in duels if duel.goes_on(is_certain)]:
         for duel in left:
@@ -268,7 +271,7 @@ class _Process:
 
     def __exit__(self, *_: object) -> None:
         self._answers.close()
-        self._close_gate()
+        self.close_gate()
         os.close(self._gate)
 
     def start(self) -> None:
@@ -318,7 +321,7 @@ class _Process:
 
     def finish(self) -> None:
         """Let the process end, and note its values; raise VariantFailed if it rejects its windows or its outputs."""
-        self._close_gate()
+        self.close_gate()
         counts = False
         try:
             for turn in self._answers:
@@ -340,7 +343,8 @@ class _Process:
         if turn.failure is not None:
             raise VariantFailed(self._index, turn.failure)
 
-    def _close_gate(self) -> None:
+    def close_gate(self) -> None:
+        """Let the process check its outputs and end."""
         if self._opener >= 0:
             os.close(self._opener)
             self._opener = -1

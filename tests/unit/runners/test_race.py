@@ -126,7 +126,7 @@ def test_layout_is_decided_before_a_variant_that_takes_long(monkeypatch):
 
 
 def test_variants_without_time_are_untried_with_expected_seconds():
-    course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.1}).race(45.0)
+    course = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 2.1}).race(35.0)
 
     assert outcomes(course)["nhwc", "compile"] == "untried"
     assert "takes about 40 s" in [one.reason for one in course.contenders]

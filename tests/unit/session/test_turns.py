@@ -64,7 +64,7 @@ def test_slower_variant_that_runs_alone_takes_no_longer_than_the_other(monkeypat
         def __exit__(self, *_):
             """Do nothing."""
 
-        finish = __exit__
+        finish = close_gate = __exit__
 
     now = [0.0]
     monkeypatch.setattr(turns, "_Process", Process)

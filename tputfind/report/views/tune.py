@@ -121,7 +121,9 @@ def _answers(race: Race, at: str) -> Iterator[tuple[str, str]]:
         rate = f", {figure} at batch {count * best.batch_size}{each}"
     late = "; not measured in full" if race.record is None else ""
     late = "; the race was interrupted before it was measured in full" if race.interrupted else late
-    guess = "none yet; best guess " if race.winner in [one.spec for one in race.undecided] else ""
+    is_unraced = race.untried and not any(one.judgement for one in race.contenders)
+    is_open = is_unraced or race.winner in [one.spec for one in race.undecided]
+    guess = "none yet; best guess " if is_open else ""
     yield "Winner", f"{guess}{race.recipe_of(race.winner)}{rate}{late}"
 
     def describe(variants: Iterable[Contender]) -> str:
