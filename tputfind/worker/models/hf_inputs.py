@@ -4,7 +4,9 @@ import inspect
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -72,7 +74,9 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
     if "input_ids" not in takes or not takes & {modality.argument for modality in MODALITIES}:
         return heard
     with _skip_weight_init():
-        model = Model(spec, kind._from_config(config).eval(), config)  # noqa: SLF001  # as AutoModel.from_config does
+        # Encoders are fed in fp32, whatever the configuration says; the dtype is also written there.
+        module = kind._from_config(deepcopy(config), dtype=torch.float32).eval()  # noqa: SLF001
+        model = Model(spec, module, config)
     for modality in MODALITIES:
         if modality.argument not in takes or not _encode(model, modality) or model.look(*modality.tokens) is None:
             continue
@@ -119,7 +123,9 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     if "logits_to_keep" in model.takes and spec.phase == "infer":
         # As in generation, the prompt yields all keys and values, and the logits of the next token.
         parts |= {"logits_to_keep": 1, "use_cache": True}
-    if {"cache", "use_cache", "logits_to_keep"} & set(model.takes) and not _can_cache(model):
+    takes = {"cache", "use_cache", "logits_to_keep"} & set(model.takes)
+    trains = spec.phase == "train" and "use_cache" in takes  # without a cache, as transformers' Trainer does
+    if trains or (takes and not _can_cache(model)):
         parts |= {"use_cache": False}
     if any(isinstance(part, (Packed, Same, Prompt)) for part in parts.values()):
         return lambda size: {name: _make_argument(part, size) for name, part in parts.items()}
@@ -176,10 +182,18 @@ def _modality_arguments(model: Model, modality: Modality) -> set[str]:
 
 def _encode(model: Model, modality: Modality) -> Callable[..., object] | None:
     """Return the method of the model, or of its base model, that computes a modality's features; None without one."""
-    for module in (model.module, getattr(model.module, "model", None)):
+    for module in (model.module, getattr(model.module, "model", None), getattr(model.module, "vlm", None)):
         if hasattr(module, modality.encode):
             return getattr(module, modality.encode)  # type: ignore[no-any-return]
+        if modality.argument == "input_features" and hasattr(module, "audio_tower"):
+            return partial(_project_audio, module)
     return None
+
+
+def _project_audio(module: Any, input_features: torch.Tensor) -> torch.Tensor:
+    """Return the features that a model without a method for them, such as Qwen2-Audio, puts among its tokens."""
+    projected: torch.Tensor = module.multi_modal_projector(module.audio_tower(input_features).last_hidden_state)
+    return projected
 
 
 def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
@@ -227,14 +241,16 @@ def _marks(model: Model, name: str) -> tuple[int | None, int]:
 
 def _count_features(model: Model, modality: Modality) -> int:
     """Run the model's encoder on one sample and return the number of features."""
-    encode = _encode(model, modality)
+    encode: Callable[..., Any] | None = _encode(model, modality)
     assert encode is not None
     takes = inspect.signature(encode).parameters
     parts = {name: RULES[name](model) for name in _modality_arguments(model, modality) if name in takes}
     with torch.inference_mode():
         features = encode(**{name: _make_argument(part, 1) for name, part in parts.items() if part is not None})
-    found = tensors_of(getattr(features, "pooler_output", features))
-    widths, width = {each.shape[-1] for each in found}, getattr(model.text, "hidden_size", None)
+    projected = getattr(features, "pooler_output", features)
+    found = tensors_of(features.last_hidden_state if projected is None else projected)
+    widths = {each.shape[-1] for each in found}
+    width = None if projected is None else getattr(model.text, "hidden_size", None)
     if not found or (width is not None and widths != {width}):
         raise ValueError(f"its features are {', '.join(map(str, sorted(widths)))} wide, its tokens {width}")
     count = sum(each.numel() // each.shape[-1] for each in found)

@@ -54,7 +54,7 @@ class Model:
         plain = [each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL)]
         self.takes = [each.name for each in plain]
         self.required = [each.name for each in plain if each.default is each.empty]
-        self.configs = list(_configs(config))
+        self.configs = list(configs_of(config))
 
     def look(self, *names: str, within: tuple[str, ...] = (), default: Any = None) -> Any:
         """Return the first of these attributes that is a number other than 0 or a non-empty sequence, in any
@@ -63,7 +63,7 @@ class Model:
         The inner configurations named by ``within`` are searched first.
         """
         inner = [getattr(config, name, None) for name in within for config in self.configs]
-        nested = [each for config in inner if hasattr(config, "to_dict") for each in _configs(config)]
+        nested = [each for config in inner if hasattr(config, "to_dict") for each in configs_of(config)]
         for config in (*nested, *self.configs):
             for name in names:
                 value = getattr(config, name, None)
@@ -99,12 +99,13 @@ class Model:
             return self.config
 
 
-def _configs(config: Any) -> Iterator[Any]:
+def configs_of(config: Any) -> Iterator[Any]:
+    """Yield a configuration and all that it holds."""
     yield config
     for name in config.sub_configs:
         inner = getattr(config, name, None)
         if hasattr(inner, "sub_configs"):
-            yield from _configs(inner)
+            yield from configs_of(inner)
 
 
 def most_tokens(module: nn.Module, config: Any) -> int | None:

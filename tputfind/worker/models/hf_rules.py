@@ -71,7 +71,7 @@ def _image_places(model: Model) -> Same:
     return Same(torch.tensor([True] * count + [False] * (_text_length(model) - count)))
 
 
-def _decoder_tokens(model: Model) -> Drawn:
+def _decoder_tokens(model: Model) -> Part:
     """Return decoder tokens: as many as the encoder takes, up to the decoder's positions."""
     config = model.config
     inner = next(
@@ -88,6 +88,8 @@ def _decoder_tokens(model: Model) -> Drawn:
     if asked is not None and length < asked and "input_ids" not in model.takes:
         raise BadRequest(f"--sequence-length: the decoder of {model.spec.model} takes up to {most}, not {asked}")
     vocabulary = first_number(inner, "decoder_vocab_size", "vocab_size") or model.look("vocab_size", default=2)
+    if config.model_type in ("musicgen", "musicgen_melody"):  # a row for each codebook of a sample
+        return Packed(Drawn((int(config.decoder.num_codebooks), length), dtype=torch.int64, below=vocabulary))
     codebooks = None if inner is config else first_number(inner, "num_channels", "num_codebooks")
     return Drawn((length, codebooks) if codebooks else (length,), dtype=torch.int64, below=vocabulary)
 
@@ -100,13 +102,12 @@ def _image_size(model: Model) -> tuple[int, int]:
     free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
     modules = model.module.modules()
     backbone = next((each.img_size for each in modules if isinstance(getattr(each, "img_size", None), tuple)), None)
-    own = (
-        patches
-        or model.look("image_size", "max_img_size", within=_VISION)
-        or backbone  # a timm backbone
-        or model.spec.image_size
-        or free
-    )
+    timm_own = (getattr(model.config, "pretrained_cfg", None) or {}).get("input_size") or [None]
+    asked, fixed = model.spec.image_size, patches or backbone  # of a timm backbone
+    if asked and fixed and fixed not in (asked, (asked, asked)):
+        raise BadRequest(f"--image-size {asked}: {model.spec.model} takes images of {fixed} alone")
+    own = patches or asked or model.look("image_size", "max_img_size", within=_VISION)
+    own = own or backbone or timm_own[-1] or free
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
     windows = None if model.spec.image_size else model.look("num_windows")

@@ -16,6 +16,7 @@ from tputfind.record.spec import Spec
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Inputs
 from tputfind.worker.models.hf_inputs import Heard, draw_inputs, find_places
+from tputfind.worker.models.hf_model import configs_of
 from tputfind.worker.models.saved import file_of, load
 from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, import_package
 
@@ -144,12 +145,19 @@ def class_of(transformers: Any, config: Any) -> Any:
 
 def _make_module(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
     if spec.weights == "DEFAULT":
+        quantization = getattr(config, "quantization_config", None)
+        is_quantized = quantization is not None and not getattr(quantization, "dequantize", False)
         try:
             fetched: nn.Module = kind.from_pretrained(
                 name, config=config, dtype=torch.float32, weights_only=True, trust_remote_code=False
             )
         except (ImportError, OSError, ValueError, RuntimeError) as error:
             raise BadRequest(f"--weights DEFAULT: those of {name} cannot be had: {said(error)}") from None
+        if is_quantized and getattr(fetched, "hf_quantizer", None) is None:
+            raise BadRequest(
+                f"--weights DEFAULT: those of {name} are quantized, and transformers loads them only dequantized here",
+                "they need a device, or packages, for their format: load them with transformers to see its warning",
+            )
         return fetched
     made: nn.Module = kind._from_config(config)  # noqa: SLF001  # as AutoModel.from_config does
     return made
@@ -157,11 +165,14 @@ def _make_module(kind: Any, spec: Spec, name: str, config: Any) -> nn.Module:
 
 def _set_sizes(spec: Spec, config: Any) -> Any:
     """Set the requested image size and channels in the configuration, and missing image tokens; return it."""
-    size = spec.image_size or (spec.input_size[-1] if spec.input_size else None)
-    if size is not None and isinstance(getattr(config, "image_size", None), int):
-        config.image_size = size
-    if spec.input_size is not None and hasattr(config, "num_channels"):
-        config.num_channels = spec.input_size[0]
+    side = spec.image_size
+    sides = list(spec.input_size[-2:]) if spec.input_size else [side, side] if side else []
+    for each in configs_of(config) if sides else ():
+        own = getattr(each, "image_size", None)
+        if isinstance(own, (int, list, tuple)):
+            each.image_size = sides[0] if isinstance(own, int) and sides[0] == sides[1] else sides
+        if spec.input_size and (each is config or own is not None) and hasattr(each, "num_channels"):
+            each.num_channels = spec.input_size[0]
     for token in ("image_token_id", "image_token_index", "video_token_index"):
         if getattr(config, token, 0) is None:  # a processor would add it to the vocabulary
             setattr(config, token, config.get_text_config().vocab_size - 1)
