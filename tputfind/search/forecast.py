@@ -253,7 +253,7 @@ def _memory_bytes(traces: Sequence[Trace]) -> int:
 
     The result is less if a trial was refused within 64 MiB of the total; a larger difference has another cause.
     """
-    told_bytes = traces[-1].memory_bytes
+    told_bytes = ([trace for trace in traces if not trace.capped] or traces)[-1].memory_bytes
     refused = [memory_below(trace) for trace in traces if not trace.capped]
     near = [held for held in refused if held is not None and held > told_bytes - _MOST_MISSING_BYTES]
     return min([told_bytes - _LAST_BYTES, *(held - 1 for held in near)])

@@ -82,6 +82,7 @@ def inspect(spec: Spec) -> Inspection:
     """
     device = open_device_of(spec, None)
     device.test_clocks()
+    device.make_current()
     environment = _add_host_name(device.environment(), spec.device)
     refusal = device.refusal(spec.dtype)
     if refusal is not None:

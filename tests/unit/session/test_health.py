@@ -104,6 +104,13 @@ def test_a_card_that_has_no_counters_is_judged_by_the_readings():
     assert (health.power_w, health.sm_clock_max_mhz) == (None, None)
 
 
+def test_energy_counter_that_stands_still_is_not_used():
+    ends, _ = recorded("vit_b_16")
+    still = Ends(ends.begin, replace(ends.end, energy_mj=ends.begin.energy_mj))
+
+    assert summarise(still, [], 1980).power_w is None
+
+
 def test_card_without_readings_has_empty_health():
     assert summarise(Ends(Reading(at_s=1.0), Reading(at_s=2.0)), [], None) == Health(readings=1)
 

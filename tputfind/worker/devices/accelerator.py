@@ -183,6 +183,9 @@ class Accelerator(Device):
         )
         self._clock_test = found.test
 
+    def make_current(self) -> None:
+        torch.accelerator.set_device_index(self._index)
+
     def environment(self) -> Environment:
         properties = self._properties()
         free, total = self._memory.free_and_total() or (None, None)
@@ -238,7 +241,7 @@ class Accelerator(Device):
             raise BadRequest(f"--memory-limit: {self.torch_device} cannot be held to less memory than it has")
         if self._memory.can_read_before_open:
             self._outside_before_bytes = self._memory.bytes_in_use() or 0
-        torch.accelerator.set_device_index(self._index)
+        self.make_current()
         self.synchronize()
         if limit_bytes is not None:
             self._give_allocator_the_rest()

@@ -2,11 +2,14 @@
 
 import ctypes
 from contextlib import suppress
+from functools import cached_property
 from typing import Any, Final, cast
+from uuid import UUID
 
 import torch
+from msgspec.structs import replace
 
-from tputfind.errors import BadRequest, NoSuchDevice
+from tputfind.errors import NoSuchDevice
 from tputfind.processes.failures import said
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
@@ -41,6 +44,9 @@ class Cuda(Accelerator):
             health=nvidia,  # by NVML
         )
         super().__init__("cuda", index, can)
+        self._outside_before_bytes = self._used_bytes()
+        if self._outside_before_bytes is None:  # what the context takes of a limit is then not known
+            self.capabilities = replace(can, memory_limit=False)
         self._conf = self._memory.allocator_conf()
         self._recorder: cuda_allocator.Recorder | None = None
 
@@ -61,7 +67,10 @@ class Cuda(Accelerator):
 
     def environment(self) -> Environment:
         properties = torch.cuda.get_device_properties(self._index)
-        free, total = torch.cuda.mem_get_info(self._index)
+        free: int | None = None
+        total = properties.total_memory
+        with suppress(RuntimeError):  # it is listed, and does not open: others have filled it, or own it
+            free, total = torch.cuda.mem_get_info(self._index)
         fields = software()
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         return Environment(
@@ -104,10 +113,7 @@ class Cuda(Accelerator):
     def limit_memory(self, limit_bytes: int | None, *, by_module: bool = True) -> None:
         self._limit_bytes = limit_bytes
         self._by_module = by_module
-        self._outside_before_bytes = self._used_bytes()
-        if limit_bytes is not None and self._outside_before_bytes is None:
-            raise BadRequest("--memory-limit: NVML does not answer, so what the context takes of it is not known")
-        torch.cuda.set_device(self._index)
+        self.make_current()
         torch.cuda.synchronize(self._index)
         if limit_bytes is not None:
             self._give_allocator_the_rest()
@@ -154,8 +160,7 @@ class Cuda(Accelerator):
         try:
             import pynvml
 
-            pynvml.nvmlInit()
-            handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(self._index).uuid}")
+            handle = self._nvml_handle
             try:
                 reasons = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
             except Exception:  # the function's name on drivers before R535
@@ -192,9 +197,29 @@ class Cuda(Accelerator):
     def _used_bytes(self) -> int | None:
         """Return the device's used bytes from NVML, which needs no context; None if NVML fails."""
         try:
-            return torch.cuda.device_memory_used(self._index)
+            if torch.version.hip is not None:
+                return torch.cuda.device_memory_used(self._index)
+            import pynvml
+
+            return int(pynvml.nvmlDeviceGetMemoryInfo(self._nvml_handle).used)
         except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
             return None
+
+    @cached_property
+    def _nvml_handle(self) -> Any:
+        """NVML's handle of the device, by its UUID: NVML counts devices by their slots, and CUDA by their speed."""
+        import pynvml
+
+        driver, device, octets = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), (ctypes.c_ubyte * 16)()
+        driver.cuInit(0)  # opens no context
+        driver.cuDeviceGet(ctypes.byref(device), self._index)
+        driver.cuDeviceGetUuid_v2(octets, device)
+        pynvml.nvmlInit()
+        name = UUID(bytes=bytes(octets))
+        try:
+            return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{name}")
+        except pynvml.NVMLError:
+            return pynvml.nvmlDeviceGetHandleByUUID(f"MIG-{name}")
 
     def _outside_bytes(self) -> int:
         used = self._used_bytes()

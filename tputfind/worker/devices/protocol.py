@@ -57,6 +57,10 @@ class Device(Protocol):
         """
         return
 
+    def make_current(self) -> None:
+        """Make this the device that code means by its kind alone, such as ``cuda``."""
+        return
+
     @abstractmethod
     def environment(self) -> Environment:
         """Describe the device and the software it runs under."""

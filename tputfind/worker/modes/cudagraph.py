@@ -4,11 +4,10 @@ from collections.abc import Callable
 from typing import ClassVar, Final
 
 import torch
-from torch import nn
 
 from tputfind.processes.failures import CannotRunSo
 from tputfind.record.environment import Capabilities
-from tputfind.worker.modes.mode import Bind, Mode, Prepared, StepOf
+from tputfind.worker.modes.mode import Bind, Mode, Prepared
 
 _SIDE_STEPS: Final = 3
 
@@ -18,24 +17,18 @@ class CudaGraph(Mode):
 
     as_it_is: ClassVar = False
 
-    def __init__(self, module: nn.Module, step_of: StepOf) -> None:  # noqa: ARG002
-        """Take a model; all its graphs share one pool of memory, since they are never replayed at the same time."""
-        self._pool: object = None
-
     @staticmethod
     def refusal(can: Capabilities) -> str:
         return "" if can.graphs else "has no CUDA graphs"
 
     def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:  # noqa: ARG002
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
-        return Prepared(capture_graph(plain, self._pool))
+        return Prepared(capture_graph(plain))
 
 
-def capture_graph(step: Callable[[], object], pool: object = None) -> Callable[[], object]:
+def capture_graph(step: Callable[[], object]) -> Callable[[], object]:
     """Return a function that replays a step on the current stream of the current CUDA device, with the captured inputs.
 
-    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs). Graphs
-    may share a memory pool if they are not replayed at the same time.
+    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs).
 
     Raises:
         CannotRunSo: a part of the step cannot be captured. The process is then unusable.
@@ -49,7 +42,7 @@ def capture_graph(step: Callable[[], object], pool: object = None) -> Callable[[
     graph = torch.cuda.CUDAGraph()
     cause: BaseException | None = None
     try:
-        with torch.cuda.graph(graph, pool=pool):  # type: ignore[arg-type]  # what graph_pool_handle returns
+        with torch.cuda.graph(graph):
             try:
                 output = step()
             except BaseException as error:
