@@ -237,6 +237,13 @@ def converges():
     return tputfind.Step(train, lambda size: torch.randn(size, 8), modules=layer, optimizers=optimizer)
 
 
+def converges_by_size(batch_size):
+    """A step maker with an optimizer of its own for each batch size."""
+    step = converges()
+    batch = step.make_batch(batch_size)
+    return lambda: step.run(batch)
+
+
 def takes_args(args):
     return nn.Linear(args.width, 8)
 

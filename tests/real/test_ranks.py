@@ -53,7 +53,8 @@ def test_model_trains_on_two_devices_and_is_compared_with_one(tmp_path, ask, par
     record = ran.record(f"*-train-{parallel}-x2-*")
     assert [row.samples for row in record.rows] == [4, 8]
     assert all(row.status == "ok" and row.output.result == "loss" for row in record.rows)
-    assert set(record.rows[0].parameter_bytes) == {"float32"}
+    assert record.rows[0].parameter_bytes == record.single_rows[0].parameter_bytes
+    assert record.rows[0].gradient_bytes == sum(record.rows[0].parameter_bytes.values())
     assert len(record.environment.others) == 1
     assert record.environment.cpu_count == len(os.sched_getaffinity(0))
     assert record.single_rows

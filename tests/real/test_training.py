@@ -11,7 +11,7 @@ from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
 from tputfind.worker.structures import parts_of
-from tputfind.worker.training import own_loss, place_of_loss
+from tputfind.worker.training import _checkpoint, own_loss, place_of_loss
 from tputfind.worker.workload import Workload
 
 SMALL = f"{MODELS}/compiled.py:small"
@@ -151,6 +151,37 @@ def test_accumulation_takes_the_memory_of_a_micro_batch(children):
         return trial.peak_allocated_bytes / 2**20
 
     assert peak_mib(8) == pytest.approx(peak_mib(2), rel=0.05)
+
+
+def test_micro_batch_is_computed_without_the_output_of_the_one_before(children):
+    def peak_mib(accumulate: int) -> float:
+        spec = read_spec(
+            f"{MODELS}/train.py:large_output", {"device": "cpu", "phase": "train", "accumulate": accumulate}
+        )
+        trial = children.ask_one(TryBatch(spec, 8), Trial, 60)
+        assert trial.failure is None
+        return trial.peak_allocated_bytes / 2**20
+
+    assert peak_mib(2) < peak_mib(1) + 32  # an output takes 64 MiB
+
+
+def test_stand_in_loss_of_masked_scores_is_no_divergence(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/train.py:masked_scores", "--batch-sizes", 8, *TRAIN)
+
+    assert ran.status == 0, ran.err
+    assert [row.output.result for row in ran.record().rows] == ["loss"]
+
+
+def test_checkpoints_of_layers_after_frozen_ones_keep_their_gradients():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+    model = transformers.BertForSequenceClassification(config).train()
+    model.bert.embeddings.requires_grad_(False)
+    _checkpoint(model, "bert")
+
+    model(torch.ones(2, 8, dtype=torch.int64)).logits.sum().backward()
+    assert all(weight.grad is not None for weight in model.bert.encoder.parameters())
+    assert model.bert.encoder.layer[0]._gradient_checkpointing_func.keywords == {"use_reentrant": False}
 
 
 def test_effective_batch_is_answered_by_a_run_and_by_its_report(tmp_path, ask):

@@ -312,7 +312,12 @@ class Reached(NamedTuple):
 
 def reach(record: Record, size: int) -> Reached | None:
     """Return the fastest row that reaches an effective batch; None if no timed batch size divides it."""
-    capacity_bytes = record.spec.memory_limit_bytes or record.environment.memory_total_bytes
+    held = [peak_bytes(record, one) or 0 for one in record.attempts if one.failure is None]
+    if record.edge is not None and record.edge.limited_by == "memory" and any(held):
+        capacity_bytes: int | None = max(held)  # the context and libraries have the rest of the device
+    else:
+        here = record.environment
+        capacity_bytes = record.spec.memory_limit_bytes or here.memory_free_bytes or here.memory_total_bytes
     row = fastest(rows_that_reach(record.spec, record.rows, size, capacity_bytes))
     if row is None:
         return None
@@ -333,7 +338,8 @@ def rows_that_reach(spec: Spec, rows: Sequence[Row], size: int, capacity_bytes: 
         if repeats and not rest and row.samples_per_s is not None:
             held = spec.accumulate > 1 or repeats == 1 or capacity_bytes is None
             peak = row.peak_reserved_bytes or row.peak_allocated_bytes or 0
-            if held or (peak + sum(row.parameter_bytes.values()) <= (capacity_bytes or 0)):
+            more = sum(row.parameter_bytes.values()) if row.gradient_bytes is None else row.gradient_bytes
+            if held or peak + more <= (capacity_bytes or 0):
                 found.append(row)
     return found
 

@@ -218,7 +218,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     device and tried again. ``memory_of_others_bytes`` is the device memory that other processes held when the latest
     process began. ``seconds`` is the time that the processes spent on the row, 0 for one that died. ``ended_by`` is why
     no further process timed it, None while one is due. ``parameter_bytes`` are the bytes of the model's parameters by
-    dtype, as measured. ``seen`` are observations of the model.
+    dtype, as measured, and ``gradient_bytes`` those of the gradients of trained ones. ``seen`` are observations of the
+    model.
     ``samples`` is the number of samples of a step, if a step of the user's own sets one that is not the batch size.
     """
 
@@ -233,6 +234,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
     ended_by: RowEnd | None = None
     parameter_bytes: dict[str, Bytes] = {}
+    gradient_bytes: Bytes | None = None
     seen: tuple[Sight, ...] = ()
     samples: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
 
@@ -293,6 +295,7 @@ def merge_rows(row: Row, later: Row) -> Row:
         memory_of_others_bytes=later.memory_of_others_bytes,
         seconds=row.seconds + later.seconds,
         parameter_bytes=row.parameter_bytes or later.parameter_bytes,
+        gradient_bytes=_largest(row.gradient_bytes, later.gradient_bytes),
         seen=tuple(dict.fromkeys((*row.seen, *later.seen))),
         samples=row.samples or later.samples,
     )

@@ -145,7 +145,8 @@ def _model(record: Record, shape: Sequence[str]) -> Iterator[str]:
         yield f'state = torch.load({json.dumps(spec.weights)}, map_location="cpu")'
         yield 'model.load_state_dict(state)  # or state["state_dict"]'
     if spec.grad_checkpoint:
-        yield f"model.{'gradient_checkpointing_enable' if spec.source == 'hf' else 'set_grad_checkpointing'}()"
+        calls = {"hf": "model.gradient_checkpointing_enable()", "timm": "model.set_grad_checkpointing()"}
+        yield calls.get(spec.source, "...  # turn on gradient checkpointing, as the model's library does")
 
 
 _SPELLED: Final = {
@@ -155,6 +156,7 @@ _SPELLED: Final = {
     "radam": "RAdam",
     "rmsprop": "RMSprop",
     "sgd": "SGD",
+    "sparseadam": "SparseAdam",
 }
 """Classes of torch.optim whose names are not the capitalized option."""
 

@@ -27,6 +27,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.trace import Event, Trace, pack_events
 from tputfind.worker.inspect import find_granularity
 from tputfind.worker.lightning import make_training
+from tputfind.worker.models.lightning import is_lightning
 from tputfind.worker.structures import patch_attribute
 from tputfind.worker.workload import Workload
 
@@ -119,6 +120,8 @@ class _FakeWorkload(Workload):
                     setattr(module, name, moved[tensor])
 
         self._module.apply(place)
+        for each in filter(is_lightning, self._module.modules()):  # records its device in ``to``
+            each._device = torch.device("cuda", 0)  # type: ignore[assignment]  # noqa: SLF001
         if self._training is not None:
             self._training = make_training(self._module, self._spec, self._device)
 

@@ -343,6 +343,7 @@ def _time_batch(
             timings=(timing,),
             **used._asdict(),
             parameter_bytes=workload.parameter_bytes,
+            gradient_bytes=workload.gradient_bytes,
             seen=seen,
             samples=_samples(workload, batch_size),
         )

@@ -60,7 +60,9 @@ class _Seen(NamedTuple):
 class OwnStep:
     """The user's step of a spec on a device; ``batch`` makes its batches, as ``Workload.batch`` does for models."""
 
-    trains_by_stand_in = has_own_optimizers = settles = False
+    trains_by_stand_in = has_own_optimizers = False
+    gradient_bytes: int | None = None
+    """Unknown: a step trains as it likes."""
 
     def __init__(
         self,
@@ -87,7 +89,10 @@ class OwnStep:
         noted = (*set_on_import(), *changed_settings(before))
         self.settings = tuple(msgspec.structs.replace(setting, kept=True) for setting in noted)
         self._optimizers = list(self._step.optimizers) or _optimizers_here()
+        self._kinds = list(map(type, self._optimizers))
         self._idle = idle_of(self._optimizers)
+        self.settles = False
+        """Whether the first step of a batch size is several."""
         self._number = 0
         self._keeps_graph = False
 
@@ -119,7 +124,8 @@ class OwnStep:
         call = self._make_call(batch_size, draw)
         if self._makes_its_batch:
             self._idle.clear()
-            self._idle = idle_of(_optimizers_here())
+            optimizers = _optimizers_here()
+            self._idle, self._kinds = idle_of(optimizers), list(map(type, optimizers))
         self._doing("")
         batch = Batch(self._run, batch_size, call, lambda: self._findings.split, has_state=True)
         batch.outline = None if self._makes_its_batch else outline(call)
@@ -188,7 +194,7 @@ class OwnStep:
                 cause="samples/s count one part",
                 advice=f"if a step takes all, write samples={parts} in its tputfind.Step",
             )
-        repeating = [type(each).__name__ for each in self._optimizers if needs_closure(type(each))]
+        repeating = [kind.__name__ for kind in self._kinds if needs_closure(kind)]
         if repeating:
             yield Notice(
                 kind="closure",
@@ -256,6 +262,7 @@ class OwnStep:
         for _ in range(MOST_UNTIL_STEPPED if self._step.optimizers else MOST_SKIPPED):
             if not self._idle:
                 return output
+            self.settles = True
             output = drain_value(output)
             output = self._take(copy_containers(kept, of_tensors=True))
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""

@@ -84,6 +84,7 @@ class Training:
                     loss = stand_in_loss(output) if own is None else own
                     loss = loss if times == 1 else loss / times
                     (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
+                    del output, own  # further outputs do not outlive their micro-batch
             if scaler is None:
                 self._clip_gradients()
                 optimizer.step()
@@ -143,11 +144,17 @@ class Training:
         loss = step()
         if not isinstance(loss, torch.Tensor):
             return None
-        if not bool(torch.isfinite(loss)):
+        if not self._is_finite(loss):
             return OutputCheck(result="not_finite")
         if self._scaler is not None and self._scaler.get_scale() < self._scale:
             return OutputCheck(result="unchecked", remark=_SKIPPED)
         return OutputCheck(result="loss")
+
+    def _is_finite(self, loss: torch.Tensor) -> bool:
+        """Whether a loss is finite; that of a stand-in may be infinite, as its labels may be scores that are masked."""
+        if bool(torch.isfinite(loss)) or self.loss_is_own or not bool(torch.isposinf(loss)):
+            return bool(torch.isfinite(loss))
+        return all(bool(torch.isfinite(weight).all()) for weight in self._weights)
 
 
 def _make_optimizer(name: str, module: nn.Module, weights: list[nn.Parameter]) -> torch.optim.Optimizer:
@@ -302,7 +309,8 @@ def _checkpoint(module: Any, model: str) -> None:
     """Turn on gradient checkpointing through the interface of the module's own library."""
     try:
         if getattr(module, "supports_gradient_checkpointing", False):  # transformers
-            module.gradient_checkpointing_enable()
+            # With a reentrant one, the default before transformers 5, layers after frozen ones get no gradients.
+            module.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         elif hasattr(module, "set_grad_checkpointing"):  # timm
             module.set_grad_checkpointing(True)
         else:

@@ -67,6 +67,8 @@ _LONG_MAKING_S: Final = 1.0
 AS_MANY: Final = "its callable must return as many samples as it is called with, for every batch size"
 _PROBED: Final = 3
 """Factor between the smallest and the largest batch size that the user's callable is tried with."""
+_UNPADDED: Final = 128
+"""Batch size from which a sixteenth of the samples changes the sizes of a batch, also if these are rounded up."""
 _SHOWN: Final = 3
 
 
@@ -166,6 +168,14 @@ class Workload:
         parameters = dict.fromkeys(self._module.parameters())
         weights = (buffer for buffer in dict.fromkeys(self._module.buffers()) if _is_compact(buffer))
         return bytes_by_dtype((*parameters, *weights))
+
+    @property
+    def gradient_bytes(self) -> int | None:
+        """The bytes of the gradients of all trained parameters; None for inference."""
+        if self._training is None:
+            return None
+        trained = (one for one in dict.fromkeys(self._module.parameters()) if one.requires_grad)
+        return sum(bytes_by_dtype(trained).values())
 
     def batch(self, batch_size: int, draw: int = 0) -> Batch:
         """Put one batch of random inputs on the device; return it, with a step that runs in the spec's mode.
@@ -466,8 +476,8 @@ def check_samples(spec: Spec, batch: Batch, make: Callable[[int], Call] | None) 
     The part with the most numbers per sample must hold the batch size. Another part may differ: the boxes of images may
     be ragged, and the candidates of queries limited.
 
-    If the samples cannot be counted in some part, the batch must differ in size from one that ``make`` makes of half as
-    many samples; one from a data set that has ended would not. Call it after the timing.
+    If the samples cannot be counted in some part, the batch must differ in size from a smaller one that ``make`` makes:
+    one from a data set that has ended would not. Call it after the timing.
 
     Raises:
         ModelFailed: the user's callable made another number of samples.
@@ -476,12 +486,14 @@ def check_samples(spec: Spec, batch: Batch, make: Callable[[int], Call] | None) 
     if count is not None and not batch.has_samples():
         samples = f"{count} sample{'' if count == 1 else 's'}"
         raise ModelFailed(f"{spec.model}: its batch holds {samples} at batch size {batch.size}", AS_MANY)
-    half = batch.size // 2 // spec.granularity * spec.granularity
-    is_small = half < max(spec.smallest_batch, 2)
+    # Small batches may be padded to multiples of a number.
+    fewer = batch.size // 2 if batch.size < _UNPADDED else batch.size - batch.size // 16
+    fewer = fewer // spec.granularity * spec.granularity
+    is_small = fewer < max(spec.smallest_batch, 2)
     if count is not None or is_small or make is None or batch.can_count_samples():
         return
-    if outline(make(half)) == batch.outline:
-        problem = f"its batch is of the same size at batch sizes {half} and {batch.size}"
+    if outline(make(fewer)) == batch.outline:
+        problem = f"its batch is of the same size at batch sizes {fewer} and {batch.size}"
         raise ModelFailed(f"{spec.model}: {problem}", AS_MANY)
 
 
@@ -507,8 +519,11 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
 def bytes_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Return the bytes of tensors by the name of their dtype."""
     counts = Counter[str]()
-    for tensor in chain.from_iterable(map(plain_tensors, tensors)):
-        counts[_dtype_name(tensor)] += tensor.numel() * tensor.element_size()
+    for tensor in tensors:
+        sharded = hasattr(tensor, "full_tensor")  # by FSDP: all of it is the model's
+        for part in [tensor] if sharded else plain_tensors(tensor):
+            name = f"{part.dtype}".removeprefix("torch.") if sharded else _dtype_name(part)
+            counts[name] += part.numel() * part.element_size()
     return dict(counts)
 
 

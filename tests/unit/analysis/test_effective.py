@@ -7,6 +7,7 @@ import pytest
 from support.records import example, row
 
 from tputfind.analysis.answers import reach, sizes_that_divide
+from tputfind.record.record import Edge
 from tputfind.record.spec import Spec
 from tputfind.report.text import summary
 from tputfind.session.stopping import contenders
@@ -49,6 +50,16 @@ def test_row_without_room_for_gradients_is_not_accumulated():
 
     assert reach(found, 128).row.batch_size == 32
     assert reach(found, 64).row.batch_size == 64
+
+
+def test_room_for_gradients_is_below_the_highest_peak_of_a_search_that_memory_ended():
+    weights = {"float32": 60 * MIB}
+    rows = [msgspec.structs.replace(each, parameter_bytes=weights) for each in (row(32, 40.0), row(64, 60.0))]
+    edge = Edge(largest_batch=64, limited_by="memory", fails_at=65)
+
+    assert reach(msgspec.structs.replace(record(*rows), edge=edge), 128).row.batch_size == 32
+    trained = [msgspec.structs.replace(each, gradient_bytes=0) for each in rows]
+    assert reach(msgspec.structs.replace(record(*trained), edge=edge), 128).row.batch_size == 64
 
 
 def test_answer_for_repeated_steps_gives_bounds_and_measuring_command():

@@ -184,6 +184,7 @@ def test_non_record_is_refused_in_one_line(data, said):
         ("samples", None, 9, 9),
         ("parameter_bytes", {"float32": 4}, {}, {"float32": 4}),
         ("parameter_bytes", {}, {"float32": 4}, {"float32": 4}),
+        ("gradient_bytes", 4, None, 4),
         ("seen", ("a", "b"), ("b", "c"), ("a", "b", "c")),
     ],
 )

@@ -177,6 +177,8 @@ def test_snippet_of_a_module_that_refused_eval_leaves_it_in_its_mode():
         ({"phase": "train", "parallel": "fsdp", "gpus": 2}, "torch.distributed.fsdp.fully_shard(model)"),
         ({"model": "timm:vit", "phase": "train", "grad_checkpoint": True}, "model.set_grad_checkpointing()"),
         ({"model": "hf:bert", "phase": "train", "grad_checkpoint": True}, "model.gradient_checkpointing_enable()"),
+        ({"model": "net.py:make", "phase": "train", "grad_checkpoint": True}, "...  # turn on gradient checkpointing"),
+        ({"phase": "train", "optimizer": "sparseadam"}, "torch.optim.SparseAdam(model.parameters(), lr=1e-4)"),
     ],
 )
 def test_snippet_names_what_else_the_recipe_needs(fields, line):
