@@ -179,6 +179,9 @@ class Held:
     def to(self, device):
         return Held(*(tensor.to(device) for tensor in self.tensors))
 
+    def __call__(self):
+        return self.tensors  # as PyTorch Geometric's graphs can be called
+
 
 class TakesHeld(Nodes):
     def forward(self, held):
@@ -738,6 +741,16 @@ class Queue(nn.Module):
 
 
 queue_of_64 = with_inputs(Queue)
+
+
+class GroupsOfFour(nn.Module):
+    """Divides a batch into groups of at most four samples, as the discriminator of StyleGAN2 does."""
+
+    def forward(self, x):
+        return x.view(min(len(x), 4), -1, x.shape[1]).flatten(0, 1).sum(1)
+
+
+groups_of_four = with_inputs(GroupsOfFour)
 
 
 class Spectrum(nn.Module):

@@ -243,6 +243,12 @@ def test_batch_sizes_are_multiples_accepted_by_the_model(tmp_path, ask, factory,
     assert advice == ([] if "--granularity" in options else [f"--granularity {granularity} says so beforehand"])
 
 
+def test_multiples_are_found_above_small_batches_of_any_size(tmp_path, ask):
+    record = passed(ask, tmp_path, "groups_of_four", "--max-batch", 62, *QUICK)
+
+    assert (record.spec.granularity, record.edge.largest_batch) == (4, 60)
+
+
 @pytest.mark.parametrize(("factory", "size"), [("eights", 8), ("sixteen", 16), ("traced_with_eleven", 11)])
 def test_model_of_one_batch_size_is_measured_at_that(tmp_path, ask, factory, size):
     record = passed(ask, tmp_path, factory, *QUICK)

@@ -18,11 +18,14 @@ REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def convert_tensor(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a real floating-point tensor in a dtype; others, and those of subclasses with a dispatch, unchanged."""
+    """Return a real floating-point tensor in a dtype; others, and those of subclasses with a dispatch, unchanged.
+
+    Nested tensors are converted.
+    """
     if dtype is None or tensor.dtype not in REAL or tensor.is_quantized:
         return tensor
     dispatches = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return tensor if dispatches else tensor.to(dtype)
+    return tensor if dispatches and not tensor.is_nested else tensor.to(dtype)
 
 
 def memory_format_of(tensor: torch.Tensor, layout: str) -> torch.memory_format | None:

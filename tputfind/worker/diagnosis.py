@@ -38,6 +38,7 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     """
     spec = replace(asked.spec, mode="eager")  # an error of another mode is reported by the mode itself
     device = open_device_of(spec, asked.can)
+    device.make_current()
     attempt = _Attempt(spec, device)
     first = attempt.error(asked.batch_size)
     if first is None or exception_failure(first, Circumstances()).kind == "out_of_memory":
@@ -57,7 +58,8 @@ def diagnose(asked: Diagnose) -> Diagnosis:
         return Diagnosis(fresh_inputs=True, caveats=(notice,))
     if asked.batch_size != spec.smallest_batch and attempt.error(spec.smallest_batch) is None:
         runs_alone = spec.batch_sizes is None and attempt.error(2 * spec.smallest_batch) is not None
-        return (_find_granularity(attempt, first, asked.batch_size) if runs_alone else None) or Diagnosis()
+        find = _find_granularity if runs_alone else _find_multiples
+        return find(attempt, first, asked.batch_size) or Diagnosis()
     if spec.phase == "infer":
         for mode in GRAD_MODES[GRAD_MODES.index(spec.grad_mode) + 1 :]:
             if runs_with(grad_mode=mode):
@@ -178,6 +180,22 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
             f"--batch-sizes {','.join(map(str, found))} leaves the others out",
         )
     return Diagnosis(granularity=found[0], caveats=(granularity_notice(spec, found[0], failed_size, text),))
+
+
+def _find_multiples(attempt: _Attempt, error: BaseException, failed_size: int) -> Diagnosis | None:
+    """Return a granularity with which the model runs both below and above a failed batch size; None if there is none.
+
+    Smaller batches may run whatever they are, as where a discriminator divides each into groups of four at most.
+    """
+    spec, text = attempt.spec, said(error)
+    if spec.granularity > 1 or spec.batch_sizes is not None:
+        return None
+    for number in candidates(text):
+        below = failed_size // number * number
+        tried = (below, below + number, below - number)
+        if 2 * number < below < failed_size and all(attempt.error(size) is None for size in tried):
+            return Diagnosis(granularity=number, caveats=(granularity_notice(spec, number, failed_size, text),))
+    return None
 
 
 def _relaxed_specs(spec: Spec) -> Iterator[tuple[Spec, str, str]]:

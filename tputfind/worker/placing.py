@@ -88,7 +88,8 @@ class Placement(NamedTuple):
             moved = value.to(self.device)
             moved = value if moved is None else moved  # some move in place
             for tensor in tensors_of(moved):
-                tensor.data = convert_tensor(tensor, self.dtype)
+                if (converted := convert_tensor(tensor, self.dtype)) is not tensor:
+                    tensor.data = converted
             return moved
         parts = contents_of(value)
         if parts is None:

@@ -142,8 +142,8 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *,
     """Return a copy of the containers, dataclasses and objects in a value; it shares the tensors.
 
     An object that cannot be copied is returned itself, and with ``of_tensors`` an object that holds no tensors.
-    Objects with a method ``to`` are copied with their own lists, dicts and tuples only. ``copies`` holds the objects
-    copied so far, so that objects that refer to each other also do so in the copy.
+    Objects with a method ``to`` are copied with their own lists, dicts, tuples and plain objects only. ``copies`` holds
+    the objects copied so far, so that objects that refer to each other also do so in the copy.
     """
     copies = {} if copies is None else copies
     if isinstance(value, (torch.Tensor, *_NO_STRUCTURE)) or depth > _DEEPEST:
@@ -159,7 +159,8 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *,
             made = copy.copy(value)
             copies[id(value)] = value, made
             for name, part in (attributes_of(value) or {}).items():
-                if type(part) in (list, dict, tuple):
+                is_object = not moves(part) and parts_of(part) is None and _parts_to_copy(part) is not None
+                if is_object or type(part) in (list, dict, tuple):
                     object.__setattr__(made, name, copy_containers(part, depth + 1, copies, of_tensors=of_tensors))
             return made
     copies[id(value)] = value, value
@@ -227,7 +228,8 @@ def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor
         return
     seen.add(id(value))
     inside = parts_of(value)
-    if inside is None and not callable(value):
+    has_tensors = moves(value) and not isinstance(value, nn.Module)  # a batch of graphs can be called, too
+    if inside is None and (has_tensors or not callable(value)):
         inside = attributes_of(value)
     for part in list((inside or {}).values()):
         yield from _tensors(part, depth + 1, seen)

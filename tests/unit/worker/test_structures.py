@@ -108,6 +108,18 @@ def test_list_of_an_object_that_moves_itself_is_copied_with_it():
     assert not has_same_parts(held, copied)
 
 
+def test_cache_of_an_object_that_moves_itself_is_new_at_every_step():
+    held = Moves([torch.ones(1)])
+    held.cache = Cache()
+
+    copied = copy_containers(held)
+    assert has_same_parts(held, copied)
+    copied.cache.layers.append(torch.ones(1))
+
+    assert held.cache.layers == []
+    assert not has_same_parts(held, copied)
+
+
 class Cache:
     """Holds what a step adds, as a cache of keys does, and nothing at first."""
 
@@ -166,6 +178,13 @@ def test_tensor_that_is_several_arguments_is_one_on_the_device():
     assert samples[0] is not samples[1]  # each sample has memory of its own
 
 
+class Graph(Moves):
+    """Lets its attributes be read by a call, as a graph of PyTorch Geometric does."""
+
+    def __call__(self, name: str) -> object:
+        return getattr(self, name)
+
+
 class Labelled(torch.Tensor):
     """A tensor of a class of its own, which computes as any other."""
 
@@ -176,14 +195,22 @@ class Labelled(torch.Tensor):
         deque([torch.ones(2)]),
         MappingProxyType({"x": torch.ones(2)}),
         torch.ones(2).as_subclass(Labelled),
+        torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
     ],
-    ids=["deque", "frozen mapping", "subclass"],
+    ids=["deque", "frozen mapping", "subclass", "jagged"],
 )
 def test_tensors_in_any_container_and_of_any_class_get_the_dtype(held):
     placed = TO_HALF.place(held)
 
     assert [tensor.dtype for tensor in tensors_of(placed)] == [torch.float16]
     assert [tensor.dtype for tensor in tensors_of(copy_containers(held))] == [torch.float32]
+
+
+def test_tensors_of_an_object_that_can_be_called_get_the_dtype():
+    held = Graph([torch.ones(2)])
+
+    assert [tensor.dtype for tensor in tensors_of(held)] == [torch.float32]
+    assert [tensor.dtype for tensor in tensors_of(TO_HALF.place(held))] == [torch.float16]
 
 
 def test_tuple_without_tensors_keeps_its_class():
