@@ -110,6 +110,9 @@ MEANINGS: Final = {
     "ranks": "devices of the model; batch sizes are those of each, throughput is that of all",
     "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",
     "instances": "copies of the model that ran at once; batch sizes are those of each, throughput is that of all",
+    "optimizer": "of training; empty for inference and for a step of your own",
+    "grad_checkpoint": "whether activations were computed anew in the backward pass",
+    "allocator": "the chosen CUDA allocator; empty for torch's default",
 }
 OTHER_FILES: Final = {
     "plans": {
@@ -246,8 +249,7 @@ def evidence_page() -> str:
     lines = [
         "# Evidence",
         "",
-        "`python docs/generate.py` computes the figures from their files. Records (`.json`) are of this version;",
-        "some tables and test outputs are older. Memory in that of MobileNetV4 includes inputs of earlier rows.",
+        "`python docs/generate.py` computes the figures. Records (`.json`) are of this version, some tables older.",
         "",
         _table(("claim", "figure", "command", "hardware", "files"), map(_evidence, CLAIMS)),
     ]

@@ -60,8 +60,11 @@ OPENED: Final = b"opened"
 NO_FORK: Final = b"no fork "
 """Beginning of the reply to a question for which the machine allows no further process; the reason follows."""
 _TAIL_BYTES: Final = 2**16
-_OF_A_STACK: Final = re.compile(r"frame #\d+|Exception raised from|Extension modules:|File \"|Current thread|Thread 0x")
-"""Lines of stacks that C++ and faulthandler print after the cause."""
+_AFTER_CAUSE: Final = re.compile(
+    r"frame #\d+|Exception raised from|Extension modules:|File \"|Current thread|Thread 0x"
+    r"|Search for .cuda|CUDA kernel errors might|For debugging consider|Compile with .TORCH_USE_CUDA_DSA"
+)
+"""Lines after the cause: of stacks that C++ and faulthandler print, and of advice that torch adds to CUDA's errors."""
 _GRACE_S: Final = 3.0
 """Time for a child to exit by itself after its last message, so that its own exit status is seen. The GPU's memory
 is free before the status arrives."""
@@ -628,7 +631,7 @@ def _last_line(output: IO[bytes] | None) -> str:
     end = output.seek(0, os.SEEK_END)
     output.seek(max(0, end - _TAIL_BYTES))
     lines = [line.strip() for line in output.read().decode(errors="replace").split("\n")]
-    said = [line for line in lines if line and not _OF_A_STACK.match(line)]
+    said = [line for line in lines if line and not _AFTER_CAUSE.match(line)]
     thrown = [line.removeprefix("what():").strip() for line in said if line.startswith("what():")]
     return printable((thrown or said or [""])[-1])
 

@@ -136,6 +136,25 @@ def place_of(record: Record) -> tuple[str, str]:
     return ("", "") if found is None else (found["kind"] or "", found["node"])
 
 
+def optimizer_of(record: Record) -> str | None:
+    """Return the name of the optimizer that trains a model; None for inference and for a step of the user's own."""
+    if record.spec.phase != "train":
+        return None
+    own = any("own_optimizers" in row.seen for row in record.rows)
+    return "own optimizers" if own else record.spec.optimizer or "sgd"
+
+
+def trained_with(record: Record) -> tuple[str, ...]:
+    """Return the words for a record's optimizer, its checkpoints and its allocator, as far as it has any."""
+    spec = record.spec
+    words = (
+        optimizer_of(record),
+        "checkpoint" * spec.grad_checkpoint,
+        spec.allocator and f"{spec.allocator} allocator",
+    )
+    return tuple(word for word in words if word)
+
+
 NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "model": lambda record: record.spec.model,
     "recipe": lambda record: name_of(record.spec),
@@ -143,6 +162,7 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "place": lambda record: record.environment.device,
     "load": lambda record: record.spec.load.replace("_", " "),
     "node": lambda record: " ".join(filter(None, place_of(record))),
+    "training": lambda record: " ".join(trained_with(record)),
     "input": lambda record: record.input_shape,
     "transfer": lambda record: f"transfer {record.spec.transfer}",
     "weights": lambda record: f"weights {record.spec.weights or ('its own' if record.spec.own_code else 'random')}",
@@ -155,11 +175,12 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:
     """Return the fields that distinguish records, as few as suffice.
 
-    They are model, recipe, device and node if these differ; then the input's shape, the copies, the weights and the
-    memory limit; then the device's number and the load of the host's other devices; then the start time.
+    They are model, recipe, device and node if these differ; then the optimizer and the allocator, the input's shape,
+    the copies, the weights and the memory limit; then the device's number and the load of the host's other devices;
+    then the start time.
     """
     differing = _differing(records, ("model", "recipe", "device", "node"))
-    for names in (("input", "transfer", "weights", "memory"), ("place", "load")):
+    for names in (("training", "input", "transfer", "weights", "memory"), ("place", "load")):
         if not _apart(records, differing):
             differing += _differing(records, names)
     return differing if _apart(records, differing) else [*differing, "begun"]

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Literal, NamedTuple
 
 from tputfind.analysis import answers
+from tputfind.record import identity
 from tputfind.record.record import Record, Row, host_bound
 from tputfind.stats import Interval, mean, percentile, standard_deviation
 from tputfind.units import MIB, format_bytes, format_figure
@@ -207,6 +208,9 @@ COLUMNS: Final = (
     _column_of_all_rows("ranks", "Int64", lambda record, _: record.spec.device_count),
     Column("scaling_efficiency", "Float64", lambda record, row: record.scaling_efficiency(row)),
     _column_of_all_rows("instances", "Int64", lambda record, _: record.spec.instances),
+    _column_of_all_rows("optimizer", "string", lambda record, _: identity.optimizer_of(record)),
+    _column_of_all_rows("grad_checkpoint", "boolean", lambda record, _: record.spec.grad_checkpoint),
+    _column_of_all_rows("allocator", "string", lambda record, _: record.spec.allocator),
 )
 """In the order of the CSV. New columns are added at the end."""
 

@@ -3,10 +3,13 @@
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 from tputfind.analysis.compare import Comparison, Comparisons, decode_comparisons
 from tputfind.analysis.race import Race, decode_race
@@ -219,10 +222,28 @@ class Outputs:
 
     def _write(self, output: Output, data: bytes) -> None:
         if files.descriptor_of(output.path) is not None or not _has_content(output.path, data):
-            self.check(output)
+            try:
+                self._note_device(output, data)
+                self.check(output)
+            except BadRequest as refused:
+                if output.kind not in MEASURED:
+                    raise
+                beside = files.write_new(output.path.parent, output.path.stem, data)
+                self.saved.append(str(beside))
+                raise BadRequest(f"{refused.message}; this one is in {beside}", refused.hint) from None
             files.write_whole(output.path, data)
         if output.path != _STDOUT:
             self.saved.append(str(output.path))
+
+    def _note_device(self, output: Output, data: bytes) -> None:
+        """Note the device of a measurement that is to be written, which was not known before."""
+        if output.kind not in MEASURED or self._question.any_device:
+            return
+        with suppress(msgspec.DecodeError):
+            result = msgspec.json.decode(data)
+            first = result[0] if isinstance(result, list) else result
+            name = first.get("device_name") or first.get("environment", {}).get("device_name")
+            self._question = self._question._replace(device_name=name)
 
 
 def check_places(

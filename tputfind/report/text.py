@@ -39,7 +39,8 @@ def title(record: Record) -> str:
     memory = record.environment.memory_total_bytes if spec.memory_limit_bytes is None else spec.memory_limit_bytes
     size = "" if memory is None else f", {format_bytes(memory)}"
     copies = {"none": "", "h2d": ", inputs copied in", "both": ", inputs copied in and outputs out"}[spec.transfer]
-    recipe = " ".join((spec.dtype, *layout_shown(spec, record.input_shape), *spec.mode_and_phase))
+    layout = layout_shown(spec, record.input_shape)
+    recipe = " ".join((spec.dtype, *layout, *spec.mode_and_phase, *identity.trained_with(record)))
     times = f", {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
     busy = f", all {spec.busy_devices} devices busy" if spec.load == "all_busy" else ""
     work = " ".join(filter(None, (spec.model, recipe, record.input_shape)))
@@ -282,6 +283,8 @@ def _duration_text(record: Record) -> str:
 
 def _largest(record: Record) -> str:
     edge = record.edge
+    if record.spec.load == "all_busy":
+        return "not searched: all devices take the batch sizes that each took alone"
     if record.spec.batch_sizes is not None:
         return "not searched: --batch-sizes names those to be timed"
     if edge is None:

@@ -116,7 +116,7 @@ class Host:
                     yield from self._together(alone, (self._end_s - time.monotonic()) / left)
 
     def _looked_at(self) -> tuple[list[HostPlace], list[Inspection]]:
-        """Return the places, and the inspection of each spec at the first place.
+        """Return the places, and the inspection of each spec at the first place that works.
 
         A spec that cannot be measured there gets an inspection with the device's properties only.
         """
@@ -128,10 +128,16 @@ class Host:
             places = places_of(self._devices.names, children)
             if self._devices.all_busy and len(places) < 2:
                 raise BadRequest("--all-busy needs two devices or more", f"--device {self._devices.names} is one")
-            specs = [msgspec.structs.replace(spec, device=places[0].name) for spec in self._job.specs]
-            known = sweep.known_inspections(sweep.inspect_specs(specs, children, progress))
+            for number, place in enumerate(places, 1):
+                specs = [msgspec.structs.replace(spec, device=place.name) for spec in self._job.specs]
+                try:
+                    known = sweep.known_inspections(sweep.inspect_specs(specs, children, progress))
+                    break
+                except _SUSPICIOUS:
+                    if number == len(places) or not _device_failure(place, children):
+                        raise
         for spec, inspection in zip(specs, known, strict=True):
-            file = record_file_of(self._job.folder, spec, inspection, (slug(places[0].name),))
+            file = record_file_of(self._job.folder, spec, inspection, (slug(place.name),))
             file.try_out(new_record(spec, inspection, self._job.command))
         return places, known
 
@@ -204,7 +210,11 @@ class Host:
             else:
                 yield task.number, _keep_one(handed.pop(task.number, None), outcome.measured)
         yield from handed.items()
-        self.not_begun = [task.spec.model for task in waiting if task.number not in handed]
+        left = [task for task in waiting if task.number not in handed]
+        self.not_begun = [
+            f"{task.spec.model} {identity.name_of(task.spec)}{'' if task.place is None else f' on {task.place.name}'}"
+            for task in left
+        ]
 
     def _together(self, alone: Sequence[Alone], seconds: float) -> Iterator[Measured]:
         """Make all devices do at once a job that each has done alone, within seconds; yield the record of each."""

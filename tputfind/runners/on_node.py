@@ -60,9 +60,9 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     try:
         asked = msgspec.json.decode(request, type=Request)
-        job = Job([asked.spec], None, asked.command)
-        with _alive(word, tell), Children(trust_model_file=asked.trust_model_file) as children:
-            (measured,) = sweep(job, children, _Telling(word, tell))
+        job, telling = Job([asked.spec], None, asked.command), _Telling(word, tell)
+        with _alive(word, telling), Children(trust_model_file=asked.trust_model_file) as children:
+            (measured,) = sweep(job, children, telling)
         ended_by, record = measured.ended_by, msgspec.Raw(msgspec.json.encode(measured.record))
     except TputfindError as refused:
         ended_by = refused
@@ -76,14 +76,45 @@ def answer(head: Mapping[str, Any], request: bytes, tell: Tell) -> bytes:
     return msgspec.json.encode(msgspec.structs.replace(word, record=record, refusal=refusal))
 
 
+class _Telling:
+    def __init__(self, word: Word, tell: Tell) -> None:
+        self._word = word
+        self.tell = tell
+        self._next_s = 0.0
+        self._unsent: Record | None = None
+
+    def about(self, subject: str) -> None:
+        """Do nothing: the driver names the job itself."""
+
+    def doing(self, what: str, seconds_left: float | None) -> None:
+        word = msgspec.structs.replace(self._word, doing=what, seconds_left=seconds_left)
+        self.tell("doing", msgspec.json.encode(word))
+
+    def did(self, what: str) -> None:
+        self.doing(what, None)
+
+    def measured(self, record: Record) -> None:
+        self._unsent = record
+        self.send()
+
+    def send(self) -> None:
+        """Send the latest record if it was not sent, at most every ``_RECORD_EVERY_S``; two threads call this."""
+        record = self._unsent
+        if record is not None and time.monotonic() >= self._next_s:
+            self._unsent, self._next_s = None, time.monotonic() + _RECORD_EVERY_S
+            raw = msgspec.Raw(msgspec.json.encode(record))
+            self.tell("record", msgspec.json.encode(msgspec.structs.replace(self._word, record=raw)))
+
+
 @contextmanager
-def _alive(word: Word, tell: Tell) -> Iterator[None]:
-    """Send a message every ``ALIVE_S`` seconds while the job's process is alive."""
+def _alive(word: Word, telling: _Telling) -> Iterator[None]:
+    """Send a message every ``ALIVE_S`` seconds while the job's process is alive, and what was kept back."""
     ended = Event()
 
     def say() -> None:
         while not ended.wait(ALIVE_S):
-            tell("alive", msgspec.json.encode(word))
+            telling.tell("alive", msgspec.json.encode(word))
+            telling.send()
 
     thread = Thread(target=say, daemon=True)
     thread.start()
@@ -92,26 +123,3 @@ def _alive(word: Word, tell: Tell) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-
-
-class _Telling:
-    def __init__(self, word: Word, tell: Tell) -> None:
-        self._word = word
-        self._tell = tell
-        self._next_s = 0.0
-
-    def about(self, subject: str) -> None:
-        """Do nothing: the driver names the job itself."""
-
-    def doing(self, what: str, seconds_left: float | None) -> None:
-        word = msgspec.structs.replace(self._word, doing=what, seconds_left=seconds_left)
-        self._tell("doing", msgspec.json.encode(word))
-
-    def did(self, what: str) -> None:
-        self.doing(what, None)
-
-    def measured(self, record: Record) -> None:
-        if time.monotonic() >= self._next_s:
-            raw = msgspec.Raw(msgspec.json.encode(record))
-            self._tell("record", msgspec.json.encode(msgspec.structs.replace(self._word, record=raw)))
-            self._next_s = time.monotonic() + _RECORD_EVERY_S

@@ -85,7 +85,8 @@ def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) ->
     name = spec.model.replace(".py:", "-").rpartition("/")[2]
     layout = () if spec.layout == "nchw" else (spec.layout,)
     ranks = () if spec.ranks is None else (f"instances{spec.instances}" if spec.has_instances else f"x{spec.ranks}",)
-    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, *ranks, environment.device_name, *more)
+    chosen = filter(None, (spec.optimizer, "checkpoint" * spec.grad_checkpoint, spec.allocator))
+    parts = (name, spec.dtype, *layout, *spec.mode_and_phase, *chosen, *ranks, environment.device_name, *more)
     return "-".join(map(files.slug, parts))
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from functools import cache, partial
@@ -203,8 +204,9 @@ def test_record_is_replaced_by_one_of_the_same_question_alone(tmp_path, question
     places = Places(None, (path,))
 
     if differing is None:
-        check_places(places, question=question).write({"json": lambda: b"new"})
-        assert path.read_bytes() == b"new"
+        new = replace(example(), wall_s=1.0)
+        check_places(places, question=question).write({"json": new.to_json})
+        assert files.load_record(path) == new
         return
     with pytest.raises(BadRequest, match=rf"--save .*a.json holds another measurement: {differing}") as refused:
         check_places(places, question=question)
@@ -224,10 +226,22 @@ def test_record_appearing_during_run_is_kept_if_it_answers_another_question(tmp_
     outputs = check_places(Places(None, (tmp_path / "a.json",)), question=Question((spec_with(model="vgg11"),)))
     example().save(tmp_path / "a.json")
 
-    outputs.write({"json": lambda: b"record of vgg11"})
+    outputs.write({"json": replace(example(), wall_s=1.0).to_json})
 
     assert files.load_record(tmp_path / "a.json") == example()
     assert "holds another measurement" in outputs.problems[0].message
+
+
+def test_measurement_of_another_device_is_saved_beside_the_first(tmp_path):
+    example().save(tmp_path / "a.json")
+    outputs = check_places(Places(None, (tmp_path / "a.json",)), question=Question((example().spec,)))
+    other = replace(example(), environment=replace(example().environment, device_name="NVIDIA A10"))
+
+    outputs.write({"json": other.to_json})
+
+    assert files.load_record(tmp_path / "a.json") == example()
+    assert re.search(r"device \(.* there, NVIDIA A10 here\); this one is in ", outputs.problems[0].message)
+    assert [files.load_record(path) for path in outputs.saved] == [other]
 
 
 def test_race_file_is_replaced_only_by_a_race_of_the_same_request(tmp_path):

@@ -80,3 +80,16 @@ def test_last_words_of_a_process_are_its_exception_and_no_frame_of_a_stack():
         output.write(said + stack + b"Extension modules: numpy (total: 1)\n\n")
 
         assert module._last_line(output) == "CUDA out of memory"
+
+
+def test_last_words_of_a_process_are_no_advice_of_torch_about_cuda():
+    advice = (
+        b"Search for `cudaErrorMemoryAllocation' in the documentation of CUDA.\n"
+        b"CUDA kernel errors might be asynchronously reported at some other API call.\n"
+        b"For debugging consider passing CUDA_LAUNCH_BLOCKING=1\n"
+        b"Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+    )
+    with tempfile.TemporaryFile() as output:
+        output.write(b"torch.AcceleratorError: CUDA error: out of memory\n" + advice)
+
+        assert module._last_line(output) == "torch.AcceleratorError: CUDA error: out of memory"

@@ -16,7 +16,9 @@ from tputfind.record import identity
 from tputfind.record.environment import Environment
 from tputfind.record.record import Records
 from tputfind.record.spec import Spec
+from tputfind.report import text
 from tputfind.runners.tune import read_request
+from tputfind.session.inspect import stem_of
 
 FIELDS = [(kind, name) for kind in (Spec, Environment) for name in kind.__struct_fields__]
 NAMED_OTHERWISE = {
@@ -107,3 +109,13 @@ def test_records_of_other_work_are_named_by_it_instead_of_their_start(record, fi
 
     assert identity.distinguishing_fields([old, new]) == [field]
     assert [identity.NAMES[field](one) for one in (old, new)] == texts
+
+
+def test_records_of_training_are_named_by_their_optimizer():
+    spec = replace(example().spec, phase="train", dtype="bf16")
+    records = [replace(example(), spec=replace(spec, optimizer=name)) for name in (None, "adamw")]
+
+    assert identity.distinguishing_fields(records) == ["training"]
+    assert [identity.NAMES["training"](one) for one in records] == ["sgd", "adamw"]
+    assert [text.title(one).partition(" on ")[0].split()[-2] for one in records] == ["sgd", "adamw"]
+    assert len({stem_of(one.spec, one.environment) for one in records}) == 2

@@ -71,7 +71,7 @@ def test_report_shows_devices_side_by_side_and_marks_busy_ones():
     ]
     assert text.record_names(every) == ["cuda:0, solo", "cuda:1, solo", "cuda:0, all busy", "cuda:1, all busy"]
     lines = csv_of(every).decode().splitlines()
-    assert [line.split(",")[-9:-5] for line in lines[1:]] == [
+    assert [line.split(",")[-12:-8] for line in lines[1:]] == [
         ["solo", "1", "", ""],
         ["solo", "1", "", ""],
         ["all busy", "2", "1", ""],

@@ -24,7 +24,7 @@ COLUMNS = (
     "peak_reserved_mib,sm_clock_mhz,power_w,energy_mj_per_sample,throttled,notices,processes,latency_ms_p50_ci_low,"
     "latency_ms_p50_ci_high,warmup_steps,warmup_s,first_step_ms,temperature_c,throttle_reasons,transfer,copy_in_ms,"
     "copy_out_ms,compile_s,graphs,started,torch,threads,others_busy_cores,load,busy_devices,all_busy_share,cores,"
-    "samples_per_step,parallel,ranks,scaling_efficiency,instances"
+    "samples_per_step,parallel,ranks,scaling_efficiency,instances,optimizer,grad_checkpoint,allocator"
 )
 
 
