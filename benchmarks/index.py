@@ -35,7 +35,7 @@ SUBJECTS = {
     "serving": "Predictions and real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Checks of the simulation: `benchmarks/servers.py`, `ranges.py`, `size_times.py`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",
-    "timing": "The cost of measuring: `benchmarks/sampling.py`, `stages.py`",
+    "timing": "The cost of measuring: `benchmarks/stages.py`",
     "training": "Training: forecasts (`training_forecasts.py`), and two devices against bare loops (`ranks.py`)",
     "tune": "Races of variants: `tputfind tune`",
     "verdicts": "Verdicts of `tputfind compare` on known pairs: `benchmarks/verdicts.py`",

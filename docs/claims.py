@@ -24,7 +24,7 @@ from tputfind.record.files import load_records
 from tputfind.record.record import Record, Row
 
 RESULTS: Final = Path(__file__).parents[1] / "results"
-H100, H200, TWO_H200 = "H100", "H200", "two H200s"
+H200, TWO_H200 = "H200", "two H200s"
 CPU, NO_DEVICE = "two CPU cores", "none"
 
 Figures = tuple[str, ...]
@@ -286,19 +286,6 @@ TIMING = (
         CPU,
         ("cpu/plan/budget.txt",),
         latest_end,
-    ),
-    Claim(
-        "Reading the GPU's health costs no throughput (MobileNetV3, batch 256: with over without)",
-        "{} ± {}",
-        "python benchmarks/sampling.py",
-        H100,
-        ("nvidia-h100/timing/sampling.txt",),
-        partial(
-            match,
-            "nvidia-h100/timing/sampling.txt",
-            r"batch 256: .*ratio ([0-9.]+), standard error ([0-9.]+)",
-        ),
-        ("{} ± {} of the throughput without it",),
     ),
     Claim(
         "StageTimer prolongs 600 stages of 1 ms",
@@ -564,12 +551,6 @@ def race_and_recipes(name: str) -> Figures:
     return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in found)))
 
 
-def race_of_timm() -> Figures:
-    """Return the winner's throughput and batch size, and its ratio to the simplest recipe."""
-    race, best = raced("mobilenetv4")
-    return throughput(best), f"{best.batch_size}", f"{1 / (race.contenders[0].of_winner or 0.0):.2f}"
-
-
 def race_on_two() -> Figures:
     """Return the winner's mode, throughput and batch size, and how many variants met of how many."""
     race, best = raced("resnet50", "nvidia-h200-x2")
@@ -668,14 +649,6 @@ COMPARISON = (
         )
     ),
     Claim(
-        "A race of 3 min for MobileNetV4 of timm: `cudagraph` in channels last, compared with the simplest recipe",
-        "{} samples/s at batch {}, {} times",
-        "tputfind tune timm:mobilenetv4_conv_medium --dtype fp16 --budget 3min",
-        H200,
-        ("nvidia-h200/tune/mobilenetv4-fp16.json",),
-        race_of_timm,
-    ),
-    Claim(
         "A race of 4 min for ResNet-50 on two GPUs",
         "`{}` in channels last, {} samples/s at batch {}; {} of {} variants were timed",
         "tputfind tune resnet50 --dtype fp16 --budget 4min --device all",
@@ -708,9 +681,7 @@ COMPARISON = (
         CPU,
         ("cpu/in_turn.txt",),
         verdicts_in_turn,
-        (
-            "{} of {} equal models compare as slower or faster, {} of {} with a delay of 5 % and {} of {} of 3 %",
-        ),
+        ("{} of {} equal models compare as slower or faster, {} of {} with a delay of 5 % and {} of {} of 3 %",),
     ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",

@@ -57,6 +57,19 @@ CONFIGS = {
     "perceiver": {"image_size": 24, "num_latents": 4, "d_latents": 32, "num_blocks": 1}
     | {"num_self_attends_per_block": 1},
     "videomae": VISION | {"num_frames": 4, "tubelet_size": 2},
+    "musicgen": {
+        "text_encoder": {"model_type": "t5", "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2},
+        "audio_encoder": {"model_type": "encodec", "hidden_size": 16, "num_filters": 4, "codebook_size": 64}
+        | {"codebook_dim": 16, "num_lstm_layers": 1, "upsampling_ratios": [2, 2]},
+        "decoder": {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+        | {"ffn_dim": 32, "num_codebooks": 4},
+        "architectures": ["MusicgenForConditionalGeneration"],
+    },
+    "qwen2_audio": {
+        "audio_config": {"d_model": 32, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 32},
+        "text_config": LLAMA | {"model_type": "qwen2", "max_position_embeddings": 1024},
+        "audio_token_index": 98,
+    },
 }
 
 
@@ -141,6 +154,38 @@ def test_sequence_length_of_an_encoder_decoder_is_that_of_both(saved):
     assert {name: drawn.sample_shape for name, drawn in inputs.items()} == dict.fromkeys(
         ("input_ids", "attention_mask", "decoder_input_ids"), (24,)
     )
+
+
+@pytest.mark.parametrize(
+    ("config", "shape"), [("clip", "48+3x64x64+48"), ("llava", "48+3x64x64+48"), ("yolos", "3x64x64")]
+)
+def test_image_size_holds_wherever_the_configuration_has_it(saved, config, shape):
+    assert outputs(saved(config), {"image_size": 64})[0] == shape
+
+
+def test_tokens_of_several_codebooks_are_rows_of_a_sample(saved):
+    _, ran = outputs(saved("musicgen"), {"sequence_length": 8})
+
+    assert [each.logits.shape for each in ran] == [(4, 8, 64), (8, 8, 64)]
+
+
+def test_audio_that_the_forward_pass_projects_itself_is_in_the_prompt(saved):
+    shape, _ = outputs(saved("qwen2_audio"), {"sequence_length": 8})
+
+    assert shape == "758+128x3000+758+3000"
+
+
+def test_features_are_counted_in_fp32_whatever_the_configuration_says(saved):
+    source = find_model(read_spec(saved("llava", dtype="bfloat16"), {}))
+
+    assert [notice.kind for notice in source.caveats if notice.kind == "left_out"] == []
+    assert (source.build()[1](1)["input_ids"] == 98).sum() == 4
+
+
+def test_training_keeps_no_cache(saved):
+    _, made = find_model(read_spec(saved("llava"), {"phase": "train"})).build()
+
+    assert made(2)["use_cache"] is False
 
 
 def test_image_size_of_a_language_model_changes_its_prompt(saved):

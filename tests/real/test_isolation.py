@@ -179,29 +179,6 @@ def test_an_operator_without_a_kernel_is_named_so_after_one_trial(tmp_path, ask)
     assert "try --dtype amp-fp16" in ran.err
 
 
-def test_killed_parent_leaves_no_process_or_folder(tmp_path):
-    process = subprocess.Popen(
-        [*command(), f"{MODELS}/plain.py:hangs"],
-        cwd=tmp_path,
-        env=ENVIRONMENT | {"TMPDIR": str(tmp_path)},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    for line in process.stderr:
-        if "does batch 1 fit" in line:
-            break
-    deadline = time.monotonic() + 20
-    while len(family := psutil.Process(process.pid).children(recursive=True)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    process.kill()
-    process.communicate()
-
-    assert len(family) == 2
-    _, alive = psutil.wait_procs(family, timeout=10)
-    assert not alive
-    assert not list(tmp_path.glob("tputfind-*"))
-
-
 def test_timeout_of_larger_batch_follows_step_time_instead_of_start(tmp_path, children, monkeypatch):
     (tmp_path / "model.py").write_text(
         "import time, torch\n"

@@ -3,7 +3,6 @@
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -133,16 +132,6 @@ def test_csv_to_standard_output_is_appended_and_replaces_the_table(folder):
     assert not (folder / "-.csv").exists()
 
 
-def test_a_model_with_the_longest_of_names_is_measured_and_saved(folder, ask):
-    name = "m" * 240
-    shutil.copy(MODELS / "plain.py", folder / f"{name}.py")
-    ran = ask(folder, f"{name}.py:keyword_inputs", "--batch-sizes", 1, *QUICK)
-
-    assert ran.status == 0, ran.err
-    assert [row.status for row in ran.record().rows] == ["ok"]
-    assert len(list((folder / "results").glob("*.csv"))) == 1
-
-
 def test_disk_without_room_for_record_is_reported_before_measuring(folder):
     asked = shlex.join([*command(), "plain.py:fails", "--batch-sizes", "1", *map(str, QUICK)])
     # Python would keep the first kilobyte of its bytecode file, and fail on it ever after.
@@ -154,15 +143,6 @@ def test_disk_without_room_for_record_is_reported_before_measuring(folder):
     assert not list((folder / "results").iterdir())
 
 
-@pytest.mark.parametrize("option", ["--output", "--save"])
-def test_a_place_without_a_name_is_refused(folder, ask, option):
-    ran = ask(folder, "plain.py:keyword_inputs", option, "")
-
-    assert ran.status == 2
-    assert f"{option} is empty" in ran.err
-    assert not (folder / "results").exists()
-
-
 def test_foreign_csv_next_to_resumed_record_is_kept(folder, ask):
     (folder / "old.csv").write_text("my,table\n")
 
@@ -170,17 +150,3 @@ def test_foreign_csv_next_to_resumed_record_is_kept(folder, ask):
     assert (folder / "old.csv").read_text() == "my,table\n"
     assert ask(folder, "--resume", "old.json", "--overwrite").status == 0
     assert (folder / "old.csv").read_text().startswith("model,phase,")
-
-
-@pytest.mark.parametrize("output", ["5", "''", "b'results'", "'a\\0b'"])
-def test_find_refuses_an_invalid_output_path(folder, output):
-    code = (
-        "import tputfind\n"
-        f"try: tputfind.find('plain.py:keyword_inputs', output={output})\n"
-        "except tputfind.errors.BadRequest as refusal: print(refusal)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout.startswith("output ")

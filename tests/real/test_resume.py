@@ -281,13 +281,3 @@ def test_resume_writes_only_to_its_own_record_or_on_request(tmp_path, ask, cut_s
     assert "--output cannot be combined with --resume" in elsewhere.err
     assert (tmp_path / "cut.json").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["cut.json"]
-
-
-def test_a_file_that_is_no_record_is_refused(tmp_path, ask):
-    (tmp_path / "cut.json").write_bytes(b'{"schema": 2, "method"')
-
-    ran = ask(tmp_path, "--resume", "cut.json")
-
-    assert ran.status == 2
-    assert "cut.json is not a tputfind record" in ran.err
-    assert ask(tmp_path, "--resume", "none.json").status == 2

@@ -123,9 +123,8 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     if "logits_to_keep" in model.takes and spec.phase == "infer":
         # As in generation, the prompt yields all keys and values, and the logits of the next token.
         parts |= {"logits_to_keep": 1, "use_cache": True}
-    takes = {"cache", "use_cache", "logits_to_keep"} & set(model.takes)
-    trains = spec.phase == "train" and "use_cache" in takes  # without a cache, as transformers' Trainer does
-    if trains or (takes and not _can_cache(model)):
+    caches = {"cache", "use_cache", "logits_to_keep"} & set(model.takes)
+    if caches and (spec.phase == "train" or not _can_cache(model)):  # transformers' Trainer uses no cache either
         parts |= {"use_cache": False}
     if any(isinstance(part, (Packed, Same, Prompt)) for part in parts.values()):
         return lambda size: {name: _make_argument(part, size) for name, part in parts.items()}
