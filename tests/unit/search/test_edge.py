@@ -40,25 +40,6 @@ def test_the_answer_is_the_edge_and_both_sides_were_tried(edge, granularity):
     assert prove.asked == ([expected] if expected else [])
 
 
-def test_every_small_edge_is_found_at_every_small_granularity():
-    for edge in range(130):
-        for granularity in range(1, 20):
-            found = find_edge(Oracle(edge), Oracle(edge), granularity=granularity, max_batch=NO_CAP)
-            assert found.largest_batch == edge // granularity * granularity
-
-
-@given(edge=EDGES, granularity=GRANULARITIES, max_batch=st.integers(1, 200_000), linear=st.booleans())
-def test_search_tries_no_batch_size_twice(edge, granularity, max_batch, linear):
-    ask = Oracle(edge)
-    max_batch = max(max_batch, granularity)
-    if linear:
-        max_batch = min(max_batch, 300 * granularity)
-
-    find_edge(ask, Oracle(edge), granularity=granularity, max_batch=max_batch, linear=linear)
-
-    assert len(ask.asked) == len(set(ask.asked))
-
-
 @given(edge=EDGES, granularity=GRANULARITIES)
 def test_climbing_and_bisection_take_at_most_two_logarithms_and_four_questions(edge, granularity):
     ask = Oracle(edge)
@@ -100,19 +81,12 @@ def test_search_never_exceeds_maximum_batch_and_names_it_as_limit(edge, max_batc
     found = find_edge(ask, Oracle(edge), granularity=granularity, max_batch=max_batch)
 
     assert max(ask.asked) <= max_batch
+    assert len(ask.asked) == len(set(ask.asked))
     cap = max_batch // granularity * granularity
     if edge >= cap:
         assert found == Edge(largest_batch=cap, limited_by="cap", fails_at=None)
     else:
         assert found.limited_by == "memory"
-
-
-def test_max_batch_100_never_tries_101():
-    ask = Oracle(10**6)
-
-    find_edge(ask, Oracle(10**6), granularity=1, max_batch=100)
-
-    assert ask.asked == [1, 4, 16, 64, 100]
 
 
 @pytest.mark.parametrize(

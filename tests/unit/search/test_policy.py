@@ -1,24 +1,16 @@
 """The search on model shapes that it was not tuned for, on the simulated device."""
 
-import random
 from functools import cache
 from statistics import median
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.shapes import shapes
 from support.simulated import Device, Process, Way, fits, measure, search
 
 from tputfind.errors import NothingFits
-from tputfind.record.types import LARGEST_BATCH
-from tputfind.search.edge import find_edge
-from tputfind.search.forecast import FIRST_BATCH
 from tputfind.search.replay import right_about
 
 MEMORIES_GIB = (24, 141)
-GROWTH = 16
-"""Largest factor of a tried batch over the largest passed one."""
 CLIMB = 3
 """Processes of a search in addition to those of the shape, to climb by 61, 976 and 15616."""
 BY_FAMILY: dict[str, list[str]] = {}
@@ -36,42 +28,6 @@ TOO_SLOW = {
 def searched(name, memory_gib):
     device = Device(memory_gib, copies_inputs=True)
     return search(device, shapes()[name], most_s=None if name not in TOO_SLOW else 900.0), device
-
-
-def asked_by_search(edge, forecast, first=FIRST_BATCH):
-    """Return the batch sizes that a search tries, in order."""
-    asked = []
-
-    def ask(batch_size):
-        asked.append(batch_size)
-        return None if batch_size <= edge else "memory"
-
-    found = find_edge(ask, ask, granularity=1, max_batch=LARGEST_BATCH, first=first, forecast=forecast)
-    assert found.largest_batch == edge
-    return asked
-
-
-def check_growth(asked, edge):
-    passed = 0
-    for batch_size in asked:
-        assert not passed or batch_size <= GROWTH * passed, asked
-        passed = max(passed, batch_size if batch_size <= edge else 0)
-
-
-@given(edge=st.integers(1, LARGEST_BATCH - 1), seed=st.integers(0, 2**32))
-def test_search_with_any_forecast_tries_at_most_16_times_largest_passed(edge, seed):
-    chance = random.Random(seed)
-
-    def forecast(passes, fails):
-        low, high = max(1, passes), fails or LARGEST_BATCH
-        return chance.choice([None, passes, high - 1, high, int((low * high) ** 0.5), chance.randint(low, high)])
-
-    check_growth(asked_by_search(edge, forecast), edge)
-
-
-@given(edge=st.integers(1, LARGEST_BATCH - 1), factor=st.floats(0.001, 1000))
-def test_search_with_scaled_forecast_tries_at_most_16_times_largest_passed(edge, factor):
-    check_growth(asked_by_search(edge, lambda passes, fails: min(LARGEST_BATCH, int(edge * factor) + 1)), edge)
 
 
 @pytest.mark.parametrize("memory_gib", MEMORIES_GIB)
@@ -171,11 +127,3 @@ def test_largest_batch_under_budget_was_run_though_rows_fail_that_trials_pass():
 
     assert found.edge.largest_batch in {asked.batch_size for asked in device.asked if asked.outcome == "fits"}
     assert {row.status for row in found.record.rows} > {"ok"}
-
-
-def test_a_simulated_search_is_the_same_every_time():
-    first, again = Device(80), Device(80)
-    search(first, shapes()["pieces 0"])
-    search(again, shapes()["pieces 0"])
-
-    assert first.asked == again.asked
