@@ -14,7 +14,7 @@ def main(given: Given, *, show_traceback: bool) -> int:  # noqa: ARG001  # as ev
         for node in list_nodes(given["ray"]):
             devices = ", ".join(f"{count} {name}" for name, count in devices_of(node).items())
             nodes.append((node.address, node.kind, devices, format_bytes(int(node.resources.get("memory", 0)))))
-        print_columns(("node", "kind", "devices", "memory"), nodes)
+        print_columns(("node", "kind", "devices", "host memory"), nodes)
         return 0
     with Children() as children:
         found = children.list_devices()

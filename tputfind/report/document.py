@@ -40,13 +40,15 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
     """A column of a table.
 
     Only a terminal draws a ``bar``; its cells are fractions. A terminal that is too narrow drops columns in the order
-    of ``drop``, if that is not 0, and shortens the texts of a column that ``shrinks``.
+    of ``drop``, if that is not 0, and shortens texts of a column that ``shrinks``. ``dtype`` is the column's type in
+    pandas; empty if it follows from the cells.
     """
 
     heading: str
     kind: Literal["number", "text", "bar"] = "number"
     drop: int = 0
     shrinks: bool = False
+    dtype: str = ""
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -232,10 +234,13 @@ def without_blanks(full: Table, keep: Iterable[str] = ()) -> Table:
     )
 
 
-def data_table(names: Sequence[str], lines: Iterable[Mapping[str, object]]) -> Table:
-    """Return the table of a CSV: columns by name, and the known values of each line."""
+def data_table(
+    names: Sequence[str], lines: Iterable[Mapping[str, object]], dtypes: Mapping[str, str] | None = None
+) -> Table:
+    """Return the table of a CSV: columns by name, with known types in pandas, and the known values of each line."""
     rows = (tuple(_value(line.get(name)) for name in names) for line in lines)
-    return Table(columns=tuple(map(Column, names)), rows=tuple(rows))
+    columns = (Column(name, dtype=(dtypes or {}).get(name, "")) for name in names)
+    return Table(columns=tuple(columns), rows=tuple(rows))
 
 
 def _value(value: object) -> Cell:

@@ -85,6 +85,16 @@ def test_same_device_number_on_two_hosts_is_distinguished_by_uuid():
     assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
 
 
+def test_same_device_number_on_two_nodes_is_distinguished_by_node():
+    found = [
+        replace(of_device(0, 10.0, uuid=f"GPU-{node}"), command=placed_command("tputfind net", None, node))
+        for node in ("10.0.0.1", "10.0.0.2")
+    ]
+
+    part = fleet.documents(found)[0]
+    assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 10.0.0.1", "cuda:0 10.0.0.2"]
+
+
 def test_devices_without_uuid_on_two_nodes_are_compared_by_node():
     def of_node(node, pace_ms):
         record = of_device(0, pace_ms)

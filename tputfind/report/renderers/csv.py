@@ -50,17 +50,26 @@ def data_frame(table: Table) -> pd.DataFrame:
     import pandas as pd  # imported here because it takes a second
 
     cells = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
-    columns = {column.heading: _column_values(of) for column, of in zip(table.columns, cells, strict=True)}
-    return pd.DataFrame({name: pd.Series(values, dtype=kind) for name, (values, kind) in columns.items()})
+    series = {}
+    for column, of in zip(table.columns, cells, strict=True):
+        dtype: Any = column.dtype or _dtype_of(of)
+        series[column.heading] = pd.Series([_value(cell, dtype) for cell in of], dtype=dtype)
+    return pd.DataFrame(series)
 
 
-def _column_values(cells: Sequence[Cell]) -> tuple[list[object], Any]:
-    """Return the values of a column, None if unknown, and their type: Float64 if all are unknown."""
+def _dtype_of(cells: Sequence[Cell]) -> str:
+    """Return the type of a column: Float64 if no value is known."""
     texts = {cell.text for cell in cells if cell.number is None and cell.text}
-    if texts and texts <= _BOOLEANS.keys():
-        return [_BOOLEANS.get(cell.text) for cell in cells], "boolean"
     if texts:
-        return [cell.text or (None if cell.number is None else f"{cell.number}") for cell in cells], "string"
-    numbers = [cell.number if cell.number is not None and isfinite(cell.number) else None for cell in cells]
-    whole = any(number is not None for number in numbers) and not any(isinstance(one, float) for one in numbers)
-    return [*numbers], "Int64" if whole else "Float64"
+        return "boolean" if texts <= _BOOLEANS.keys() else "string"
+    numbers = [cell.number for cell in cells if cell.number is not None and isfinite(cell.number)]
+    return "Float64" if not numbers or any(isinstance(number, float) for number in numbers) else "Int64"
+
+
+def _value(cell: Cell, dtype: str) -> object:
+    """Return the value of a cell in a column of a type; None if it is unknown."""
+    if dtype == "boolean":
+        return _BOOLEANS.get(cell.text)
+    if dtype == "string":
+        return cell.text or (None if cell.number is None else f"{cell.number}")
+    return cell.number if cell.number is not None and isfinite(cell.number) else None

@@ -79,16 +79,14 @@ def _job(record: Record) -> str:
 
 
 def _names(records: Sequence[Record]) -> dict[str, str]:
-    """Name each device by its number, and by its UUID or node too if another host has a device of that number."""
+    """Name each device by its number, and by its node or UUID too if another host has a device of that number."""
     places = [record.environment.device for record in records]
-    return {
-        fleet.device_key(record): place
-        if places.count(place) == 1
-        else f"{place} {uuid[:12]}"
-        if (uuid := record.environment.device_uuid)
-        else fleet.device_key(record)
-        for record, place in zip(records, places, strict=True)
-    }
+    names = {}
+    for record, place in zip(records, places, strict=True):
+        key = fleet.device_key(record)
+        host = identity.place_of(record)[1] or (record.environment.device_uuid or "")[:12]
+        names[key] = place if places.count(place) == 1 else f"{place} {host}" if host else key
+    return names
 
 
 def _per_s(rate: float) -> Cell:

@@ -130,7 +130,7 @@ def data(records: Sequence[Record]) -> Table:
         for record in records
         for row in record.rows
     )
-    return data_table([column.name for column in in_csv], lines)
+    return data_table([column.name for column in in_csv], lines, {column.name: column.kind for column in in_csv})
 
 
 def _convert(kind: columns.Kind, value: columns.Value) -> columns.Value:
