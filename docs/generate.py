@@ -111,7 +111,7 @@ MEANINGS: Final = {
     "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",
     "instances": "copies of the model that ran at once; batch sizes are those of each, throughput is that of all",
     "optimizer": "of training; empty for inference and for a step of your own",
-    "grad_checkpoint": "whether activations were computed anew in the backward pass",
+    "grad_checkpoint": "whether the backward pass computed activations again",
     "allocator": "the chosen CUDA allocator; empty for torch's default",
 }
 OTHER_FILES: Final = {

@@ -100,7 +100,7 @@ def test_exhausted_data_set_is_refused_if_samples_cannot_be_repeated():
     made = workload("objects_that_end")
     made.check_samples(made.batch(90))
 
-    with pytest.raises(ModelFailed, match="of the same size at batch sizes 200 and 400"):
+    with pytest.raises(ModelFailed, match="of the same size at batch sizes 375 and 400"):
         made.check_samples(made.batch(400))
 
 

@@ -108,7 +108,7 @@ class _Telling:
 
 @contextmanager
 def _alive(word: Word, telling: _Telling) -> Iterator[None]:
-    """Send a message every ``ALIVE_S`` seconds while the job's process is alive, and what was kept back."""
+    """Send a message every ``ALIVE_S`` seconds while the job's process is alive, and a record that was kept back."""
     ended = Event()
 
     def say() -> None:

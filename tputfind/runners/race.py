@@ -37,7 +37,7 @@ _TIE: Final = 0.005
 _CERTAINLY: Final = 0.8
 """Fraction of its expected time that a round takes at least: earlier ones read files for the first time."""
 _AGAIN: Final = 0.5
-"""Expected time of a further round, as a fraction of that of the first, which checks outputs, and compiles anew."""
+"""Expected time of a further round, as a fraction of that of the first, which also checks outputs and compiles."""
 _NO_REMATCH: Final = 0.86
 """Fraction of the time of a race after which only variants that never ran get a round."""
 _SWEEPS: Final = 200
@@ -277,7 +277,7 @@ class Course:
             self._met -= {rival} - failed  # a challenger meets the next leader
             return
         self._note_seconds((old, new), took_s, again=len(duel.tried.turns.rounds) > 1)
-        self._reconsider_untried()
+        self._allow_again()
         self._duels[old, new] = duel
         self._contenders[new] = Contender(spec=new, outcome="undecided", against=old, seconds=seconds)
         self._judge()
@@ -287,7 +287,7 @@ class Course:
             f"{self._recipe_of(new)}: {ratio:.3f} times {self._recipe_of(old)}, {judged.outcome.replace('_', ' ')}"
         )
 
-    def _reconsider_untried(self) -> None:
+    def _allow_again(self) -> None:
         """Let variants that seemed to take too long meet a leader if rounds are shorter than expected."""
         left_s = self._until_s - self._clock()
         untried = [spec for spec, one in self._contenders.items() if one.outcome == "untried"]

@@ -41,7 +41,7 @@ _OF_STARTING: Final = 2.0
 _OF_LEFT: Final = 0.6
 """Windows take no more than this fraction of the time left: a check of the outputs follows."""
 _AGAIN: Final = 0.5
-"""Seconds of a further round, as a fraction of those of the first, which checks outputs, and compiles anew."""
+"""Seconds of a further round, as a fraction of those of the first, which also checks outputs and compiles."""
 _LONG_S: Final = 4.0
 """Total seconds after which fewer blocks suffice: short disturbances do not matter for such long steps."""
 

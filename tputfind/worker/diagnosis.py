@@ -185,7 +185,7 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
 def _find_multiples(attempt: _Attempt, error: BaseException, failed_size: int) -> Diagnosis | None:
     """Return a granularity with which the model runs both below and above a failed batch size; None if there is none.
 
-    Smaller batches may run whatever they are, as where a discriminator divides each into groups of four at most.
+    Smaller batches may run at any size, as in a discriminator that divides each into groups of at most four.
     """
     spec, text = attempt.spec, said(error)
     if spec.granularity > 1 or spec.batch_sizes is not None:

@@ -52,7 +52,7 @@ def test_row_without_room_for_gradients_is_not_accumulated():
     assert reach(found, 64).row.batch_size == 64
 
 
-def test_room_for_gradients_is_below_the_highest_peak_of_a_search_that_memory_ended():
+def test_room_for_gradients_ends_at_the_highest_peak_of_a_search():
     weights = {"float32": 60 * MIB}
     rows = [msgspec.structs.replace(each, parameter_bytes=weights) for each in (row(32, 40.0), row(64, 60.0))]
     edge = Edge(largest_batch=64, limited_by="memory", fails_at=65)

@@ -82,7 +82,7 @@ def test_last_words_of_a_process_are_its_exception_and_no_frame_of_a_stack():
         assert module._last_line(output) == "CUDA out of memory"
 
 
-def test_last_words_of_a_process_are_no_advice_of_torch_about_cuda():
+def test_last_words_of_a_process_are_no_advice_of_torch():
     advice = (
         b"Search for `cudaErrorMemoryAllocation' in the documentation of CUDA.\n"
         b"CUDA kernel errors might be asynchronously reported at some other API call.\n"

@@ -249,7 +249,7 @@ def test_network_time_is_subtracted_from_the_target():
 
 
 @pytest.mark.parametrize("fields", [{"mode": "cudagraph"}, {"mode": "compile"}, {"granularity": 16}])
-def test_batch_between_measured_sizes_takes_as_long_as_the_next_if_it_is_padded(fields):
+def test_padded_batch_takes_as_long_as_the_next_measured_size(fields):
     measured = record()
     sizes = [row.batch_size for row in measured.rows]
     between = sizes[-2] + 1

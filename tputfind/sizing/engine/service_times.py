@@ -223,11 +223,11 @@ def service_times_of(
         {row.batch_size: row.latency_ms if draw is None else _resample(row, draw, several=several) for row in rows},
         overheads,
         whole=whole,
-        padded=is_padded(record),
+        padded=pads_batches(record),
     )
 
 
-def is_padded(record: Record) -> bool:
+def pads_batches(record: Record) -> bool:
     """Whether a server fills batches up to a measured size: each is compiled alone, or the model takes only some."""
     return record.spec.mode != "eager" or record.spec.granularity > 1
 

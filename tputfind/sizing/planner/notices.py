@@ -10,7 +10,7 @@ import msgspec
 
 from tputfind.record.record import Notice, Record
 from tputfind.sizing.engine.replications import Outcome
-from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, is_padded, timed_rows
+from tputfind.sizing.engine.service_times import FEWEST_SAMPLES, Overheads, pads_batches, timed_rows
 from tputfind.sizing.planner.inverse import BESIDE, Edge
 from tputfind.sizing.planner.question import PRESETS, Demand
 from tputfind.stats import samples_for_percentile
@@ -148,14 +148,15 @@ def notices(
             cause="the run that made it was interrupted",
             advice="finish it with tputfind --resume",
         )
-    if failed := [row.batch_size for row in record.rows if row.failure is not None and row.batch_size <= upper]:
+    failures = [row.batch_size for row in record.rows if row.failure is not None]
+    if failed := [size for size in failures if size <= outcome.batch_cap]:
         yield Notice(
             kind="failed_batches",
             seen=f"batch {format_sizes(failed)} failed when measured, and the server makes such batches",
             cause="their times are interpolated",
             advice="find the cause, or limit the batch: --max-batch-size",
         )
-    if is_padded(record) and outcome.batch_cap > smallest:
+    if pads_batches(record) and outcome.batch_cap > smallest:
         spec = record.spec
         multiples = f"the model takes multiples of {spec.granularity}"
         yield Notice(
