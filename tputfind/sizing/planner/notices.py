@@ -153,7 +153,7 @@ def notices(
         yield Notice(
             kind="failed_batches",
             seen=f"batch {format_sizes(failed)} failed when measured, and the server makes such batches",
-            cause="their times are interpolated",
+            cause="other sizes give their times",
             advice="find the cause, or limit the batch: --max-batch-size",
         )
     if pads_batches(record) and outcome.batch_cap > smallest:

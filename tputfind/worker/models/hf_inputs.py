@@ -181,12 +181,12 @@ def _modality_arguments(model: Model, modality: Modality) -> set[str]:
 
 def _encode(model: Model, modality: Modality) -> Callable[..., object] | None:
     """Return the method of the model, or of its base model, that computes a modality's features; None without one."""
-    for module in (model.module, getattr(model.module, "model", None), getattr(model.module, "vlm", None)):
+    modules = [model.module, *(getattr(model.module, name, None) for name in ("model", "vlm"))]
+    for module in modules:
         if hasattr(module, modality.encode):
             return getattr(module, modality.encode)  # type: ignore[no-any-return]
-        if modality.argument == "input_features" and hasattr(module, "audio_tower"):
-            return partial(_project_audio, module)
-    return None
+    towers = (module for module in modules if modality.argument == "input_features" and hasattr(module, "audio_tower"))
+    return next((partial(_project_audio, module) for module in towers), None)
 
 
 def _project_audio(module: Any, input_features: torch.Tensor) -> torch.Tensor:
