@@ -127,7 +127,11 @@ def load_records(path: str | Path) -> Records:
 
 def load(path: str | Path) -> Record | Records | Methods | Pipeline | Forecasts:
     """Read the result of a run, ``tputfind clocks`` or ``tputfind forecast``; errors as for ``load_record``."""
-    data, name = content(path), str(path)
+    return decode(content(path), str(path))
+
+
+def decode(data: bytes, name: str) -> Record | Records | Methods | Pipeline | Forecasts:
+    """Return the result from the bytes of such a file; ``name`` names them in errors, which are of their content."""
     match command_of(data):
         case "clocks":
             kind: Any = Methods | Pipeline

@@ -138,10 +138,14 @@ def place_of(record: Record) -> tuple[str, str]:
 
 def optimizer_of(record: Record) -> str | None:
     """Return the name of the optimizer that trains a model; None for inference and for a step of the user's own."""
-    if record.spec.phase != "train":
+    return optimizer_name(record.spec, own=any("own_optimizers" in row.seen for row in record.rows))
+
+
+def optimizer_name(spec: Spec, *, own: bool) -> str | None:
+    """Return the same for a spec; ``own`` says whether the model brings optimizers of its own."""
+    if spec.phase != "train":
         return None
-    own = any("own_optimizers" in row.seen for row in record.rows)
-    return "own optimizers" if own else record.spec.optimizer or "sgd"
+    return "own optimizers" if own else spec.optimizer or "sgd"
 
 
 def trained_with(record: Record) -> tuple[str, ...]:

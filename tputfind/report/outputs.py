@@ -9,10 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
-from tputfind.analysis.compare import Comparison, Comparisons, decode_comparisons
-from tputfind.analysis.race import Race, decode_race
+from tputfind.analysis.compare import decode_comparisons
+from tputfind.analysis.race import decode_race
 from tputfind.errors import BadRequest, TputfindError
 from tputfind.record import files, identity
 from tputfind.record.identity import Question
@@ -236,14 +234,11 @@ class Outputs:
             self.saved.append(str(output.path))
 
     def _note_device(self, output: Output, data: bytes) -> None:
-        """Note the device of a measurement that is to be written, which was not known before."""
-        if output.kind not in MEASURED or self._question.any_device:
-            return
-        with suppress(msgspec.DecodeError):
-            result = msgspec.json.decode(data)
-            first = result[0] if isinstance(result, list) else result
-            name = first.get("device_name") or first.get("environment", {}).get("device_name")
-            self._question = self._question._replace(device_name=name)
+        """Note the device of a measurement that is to replace another, which was not known before."""
+        if output.kind in MEASURED and output.path.is_file() and not self._question.any_device:
+            with suppress(TputfindError):
+                made = _question_in(data, str(output.path), output.kind)
+                self._question = self._question._replace(device_name=made.device_name)
 
 
 def check_places(
@@ -327,14 +322,18 @@ def _unlike(path: Path, kind: Kind, question: Question) -> str:
     if path.stat().st_size == 0:
         return ""
     try:
-        decode = _DECODED.get(kind)
-        found = identity.question_of(decode(files.content(path), str(path)) if decode else files.load(path))
+        found = _question_in(files.content(path), str(path), kind)
     except TputfindError as unreadable:
         return unreadable.message
     return "; ".join(identity.unlike_questions(found, question)) if found.specs else ""
 
 
-_DECODED: Final[dict[Kind, Callable[[bytes, str], Comparison | Comparisons | Race]]] = {
+def _question_in(data: bytes, name: str, kind: Kind) -> Question:
+    """Return the question of a measurement from its JSON; raise BadRecord, with this name, if there is none."""
+    return identity.question_of(_DECODED.get(kind, files.decode)(data, name))
+
+
+_DECODED: Final[dict[Kind, Callable[[bytes, str], object]]] = {
     "comparison": decode_comparisons,
     "race": decode_race,
 }

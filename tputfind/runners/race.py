@@ -21,7 +21,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.turns import Duel
+from tputfind.session.turns import AGAIN, Duel
 
 _COMPILES_S: Final = 40.0
 """Expected seconds of a round of a compiled variant, until one was timed."""
@@ -36,8 +36,6 @@ _TIE: Final = 0.005
 """A variant leads only if it is estimated to be faster by more than this fraction than one that is simpler."""
 _CERTAINLY: Final = 0.8
 """Fraction of its expected time that a round takes at least: earlier ones read files for the first time."""
-_AGAIN: Final = 0.5
-"""Expected time of a further round, as a fraction of that of the first, which also checks outputs and compiles."""
 _NO_REMATCH: Final = 0.86
 """Fraction of the time of a race after which only variants that never ran get a round."""
 _SWEEPS: Final = 200
@@ -211,7 +209,7 @@ class Course:
 
         def expected_of(mode: str) -> float:
             first_s = self._took_s.get((mode, False), _COMPILES_S if is_compile_mode(mode) else _STARTS_S)
-            return self._took_s.get((mode, True), _AGAIN * first_s) if again else first_s
+            return self._took_s.get((mode, True), AGAIN * first_s) if again else first_s
 
         return max(expected_of(spec.mode) for spec in specs)
 

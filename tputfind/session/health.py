@@ -116,9 +116,8 @@ def _power_w(ends: Ends, within: Sequence[Reading]) -> float | None:
     """
     begin, end = ends
     told = [(look.at_s, look.power_mw) for look in within if look.power_mw is not None]
-    energy_mj = None if begin.energy_mj is None or end.energy_mj is None else end.energy_mj - begin.energy_mj
-    is_stuck = energy_mj is not None and energy_mj <= 0
-    if energy_mj is None or is_stuck or (told and end.at_s - begin.at_s < _LONG_S):
+    energy_mj = 0 if begin.energy_mj is None or end.energy_mj is None else end.energy_mj - begin.energy_mj
+    if energy_mj <= 0 or (told and end.at_s - begin.at_s < _LONG_S):  # a counter may stand still
         of_window = [power_mw for at_s, power_mw in told if at_s - begin.at_s >= _POWER_LAGS_S]
         return fmean(of_window) / 1000 if of_window else None
     return energy_mj / 1000 / (end.at_s - begin.at_s)

@@ -40,7 +40,7 @@ _OF_STARTING: Final = 2.0
 """Windows take this many times the start-up time of the processes: more time is better spent on further processes."""
 _OF_LEFT: Final = 0.6
 """Windows take no more than this fraction of the time left: a check of the outputs follows."""
-_AGAIN: Final = 0.5
+AGAIN: Final = 0.5
 """Seconds of a further round, as a fraction of those of the first, which also checks outputs and compiles."""
 _LONG_S: Final = 4.0
 """Total seconds after which fewer blocks suffice: short disturbances do not matter for such long steps."""
@@ -212,7 +212,7 @@ class Duel:
                 self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
         else:
             self.tried = self.tried._replace(turns=msgspec.structs.replace(turns, rounds=(*turns.rounds, taken)))
-        self.took_s = (monotonic() - begin_s) * (1.0 if number else _AGAIN)
+        self.took_s = (monotonic() - begin_s) * (1.0 if number else AGAIN)
 
     def _runs_otherwise(self, failed: VariantFailed) -> bool:
         """Whether a failed variant runs with other settings, such as another mode of autograd; it keeps them then."""

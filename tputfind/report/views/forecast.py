@@ -7,6 +7,7 @@ from typing import Final
 import msgspec
 
 from tputfind.record.forecast import CardForecast, Forecasts, MemorySplit, VariantForecast
+from tputfind.record.identity import optimizer_name
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.report.document import Cell, Column, Document, Sentences, Table, count, data_table, sections_of, table
 from tputfind.units import GIB, format_bytes, format_share
@@ -31,7 +32,8 @@ _WORDS: Final = {0: "none fits", LARGEST_BATCH: "no end in sight"}
 def document(found: Forecasts) -> Document:
     """Return the largest batch for each memory size, the split of the memory, and the basis of the forecast."""
     spec = found.spec
-    training = ("train", _optimizer(found)) if spec.phase == "train" else ()
+    optimizer = optimizer_name(spec, own=found.own_optimizers)
+    training = () if optimizer is None else ("train", optimizer)
     words = (spec.model, *training, spec.dtype, spec.layout)
     checkpoint = "; activations computed twice" if spec.grad_checkpoint else ""
     times = f"; {spec.accumulate} batches a step" if spec.accumulate > 1 else ""
@@ -48,10 +50,6 @@ def document(found: Forecasts) -> Document:
         data=partial(_data, found),
         source=found,
     )
-
-
-def _optimizer(found: Forecasts) -> str:
-    return "own optimizers" if found.own_optimizers else found.spec.optimizer or "sgd"
 
 
 def _row(found: Forecasts, card: CardForecast) -> tuple[Cell, ...]:
@@ -119,7 +117,7 @@ def _line(found: Forecasts, card: CardForecast) -> dict[str, object]:
         "forecast_from": _source(found),
         "batches_tried": " ".join(map(str, found.tried)),
         "phase": found.spec.phase,
-        "optimizer": _optimizer(found) if found.spec.phase == "train" else None,
+        "optimizer": optimizer_name(found.spec, own=found.own_optimizers),
         "grad_checkpoint": found.spec.grad_checkpoint,
         **split,
     }
