@@ -269,7 +269,8 @@ def test_dead_copy_of_server_is_forked_again(ranks):
     asked, path = ranks
     path.write_text(json.dumps({"moment": ""}))
     question = TryBatch(own_step(read_spec(f"{MODELS}/ranks.py:fails", {"device": "cpu", "gpus": 2})), 4)
-    assert asked.ask_one(question, Trial, 60.0).failure is None
+    for _ in range(2):  # before the second, the server imports what the first has found, and is copied again
+        assert asked.ask_one(question, Trial, 60.0).failure is None
     (copy,) = [each for each in psutil.Process(asked.server_pid).children() if each.status() != psutil.STATUS_ZOMBIE]
 
     copy.kill()

@@ -213,7 +213,7 @@ def test_every_row_and_window_of_default_run_has_end_reason(tmp_path, ask):
     assert [row.batch_size for row in record.rows] == [1, 2, 4]
     assert {row.ended_by for row in record.rows} <= {"full", "time", "beside"}
     assert {timing.ended_by for row in record.rows for timing in row.timings} <= {"full", "unsettled", "time"}
-    assert all(len(row.timings) == (1 if row.ended_by == "beside" else 3) for row in record.rows)
+    assert all(len(row.timings) in ((1, 2) if row.ended_by == "beside" else (3,)) for row in record.rows)
     assert all(row.ended_by != "beside" for row in (fastest(record.rows), knee(record.rows)))
 
 
