@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Final, Self
 
 from tputfind.errors import BadRecord, BadRequest, TputfindError
@@ -24,7 +25,7 @@ from tputfind.units import echo
 _MOST_BYTES: Final = 2**26
 """Maximum size of a record, some 500 times the usual one."""
 
-_LONGEST_ENDING: Final = ".-20261120T235328-99.json.4194304.tmp"
+_LONGEST_ENDING: Final = ".-20261120T235328-99.json.89abcdef.tmp"
 """The longest text that is added to a record's name, including while it is written."""
 _USUAL_LONGEST_NAME: Final = 255
 
@@ -248,7 +249,7 @@ def _place_new(temporary: Path, path: Path) -> None:
 @contextmanager
 def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
     """Write a temporary file in the folder of ``path``, synced to disk; remove it at the end."""
-    ending = f".{os.getpid()}.tmp"
+    ending = f".{token_hex(4)}.tmp"
     temporary = path.with_name(f".{_shorten_name(path.name, _longest_name(path.parent) - len(ending) - 1)}{ending}")
     try:
         with temporary.open("wb") as file:

@@ -2,6 +2,7 @@ import errno
 import os
 import resource
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -72,18 +73,28 @@ def test_write_whole_replaces_the_file_without_leftovers(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_full_disk_keeps_the_old_file_and_is_reported(tmp_path):
+def test_full_disk_keeps_the_old_file_and_is_reported(tmp_path, monkeypatch):
     path = tmp_path / "record.json"
     path.write_bytes(b"old")
     full = Path("/dev/full")
     if not full.exists():
         pytest.skip("no /dev/full here")
-    (tmp_path / f".record.json.{os.getpid()}.tmp").symlink_to(full)
+    monkeypatch.setattr("tputfind.record.files.token_hex", lambda _: "0")
+    (tmp_path / ".record.json.0.tmp").symlink_to(full)
 
     with pytest.raises(BadRequest, match="No space left"):
         write_whole(path, b"new")
 
     assert path.read_bytes() == b"old"
+
+
+def test_threads_write_one_name_at_the_same_time(tmp_path):
+    path, written = tmp_path / "record.json", [b"%d" % number * 10_000 for number in range(50)]
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(lambda data: write_whole(path, data), written))
+
+    assert path.read_bytes() in written
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_file_is_no_folder_and_a_folder_is_no_file(tmp_path):
