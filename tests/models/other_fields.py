@@ -527,14 +527,14 @@ def hundred_sorted_sequences():
 class Counts(nn.Module):
     """Reads lengths on the host, as ``pack_padded_sequence`` does."""
 
-    def forward(self, x, lengths):
+    def forward(self, x, speakers, lengths):
         if lengths.device.type != "cpu":
             raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor")
-        return x * 2
+        return x * 2 + speakers[:, None]
 
 
 def lengths_on_the_host():
-    return Counts(), lambda batch: (torch.randn(batch, 8), torch.randint(1, 9, (batch,)))
+    return Counts(), lambda batch: (torch.randn(batch, 8), torch.randint(0, 5, (batch,)), torch.randint(1, 9, (batch,)))
 
 
 class Remembers(nn.Module):

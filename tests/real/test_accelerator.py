@@ -58,7 +58,7 @@ def test_lengths_stay_on_the_host_if_the_model_needs_them_there(tmp_path, ask):
 
     assert ran.status == 0, ran.err
     record = ran.record()
-    assert record.spec.host_lengths
+    assert (record.spec.host_lengths, record.spec.lengths_input) == (True, 2)
     assert record.edge.largest_batch == 100
     (notice,) = [notice for notice in record.notices if notice.kind == "host_lengths"]
     assert "1D CPU int64 tensor" in notice.cause

@@ -225,6 +225,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     find_unused_parameters: bool | None = None
     fresh_inputs: bool | None = None
     host_lengths: bool | None = None
+    lengths_input: int | None = None
     caveats: tuple[Notice, ...] = ()
 
     @property

@@ -182,6 +182,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """Whether DDP looks for parameters without a gradient at every step; only if training failed without this."""
     host_lengths: Annotated[bool, TOLD] = False
     """Whether one-dimensional integer inputs stay on the host; only if the model failed with them on the device."""
+    lengths_input: Annotated[Count | None, TOLD] = None
+    """The only one of these inputs that stays on the host, counted from 1; None for all of them."""
     weights: Annotated[
         Annotated[str, Meta(min_length=1)] | None,
         WORK,
@@ -482,6 +484,7 @@ def apply_findings(asked: Spec, found: Spec) -> Spec:
         find_unused_parameters=found.find_unused_parameters,
         fresh_inputs=asked.fresh_inputs or found.fresh_inputs,
         host_lengths=found.host_lengths,
+        lengths_input=found.lengths_input,
         given_defaults=(),
     )
 

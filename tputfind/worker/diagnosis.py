@@ -21,6 +21,8 @@ from tputfind.worker.placing import free_memory
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
+_MOST_LENGTHS: Final = 8
+"""Inputs that are tried as the only lengths on the host."""
 _SHOWN: Final = 3
 _MODES_IN_WORDS: Final = {"no_grad": "torch.no_grad", "enabled": "torch.enable_grad"}
 
@@ -71,14 +73,18 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     names = attempt.names_without_gradient(first) if is_unused else ""
     if is_unused and runs_with(find_unused_parameters=True):
         return _unused_parameters_diagnosis(names)
-    if spec.phase != "step" and spec.own_code and not device.capabilities.is_cpu and runs_with(host_lengths=True):
-        notice = Notice(
-            kind="host_lengths",
-            seen="one-dimensional integer inputs stay on the host",
-            cause=f"the model fails with them on the device: {said(first)}",
-            advice="keep them there where it is deployed, as torch's pack_padded_sequence does",
-        )
-        return Diagnosis(host_lengths=True, caveats=(notice,))
+    can_keep = spec.phase != "step" and spec.own_code and not device.capabilities.is_cpu and attempt.lengths > 0
+    alone = range(1, 1 + min(attempt.lengths, _MOST_LENGTHS)) if attempt.lengths > 1 else ()
+    for number in (None, *alone) if can_keep else ():
+        if runs_with(host_lengths=True, lengths_input=number):
+            which = "inputs stay" if number is None else f"input {number} of {attempt.lengths} stays"
+            notice = Notice(
+                kind="host_lengths",
+                seen=f"one-dimensional integer {which} on the host",
+                cause=f"the model fails with {'them' if number is None else 'it'} on the device: {said(first)}",
+                advice="do the same where it is deployed, as torch's pack_padded_sequence needs it",
+            )
+            return Diagnosis(host_lengths=True, lengths_input=number, caveats=(notice,))
     found = _find_granularity(attempt, first, asked.batch_size)
     if found is not None:
         return found
@@ -105,6 +111,8 @@ class _Attempt:
         self._trains = trains
         self.seen: tuple[Sight, ...] = ()
         """The observations of the last batch."""
+        self.lengths = 0
+        """The number of one-dimensional integer inputs of a model of the user's."""
 
     def error(self, *batch_sizes: int) -> BaseException | None:
         """Return the exception of two steps at each of these batch sizes; None if there is none."""
@@ -112,8 +120,10 @@ class _Attempt:
             if self._workload is None:
                 free_memory(self._device.torch_device)  # an earlier model may be in reference cycles
                 self._workload = make_workload(self.spec, self._device.torch_device)
-            if isinstance(self._workload, Workload) and self._trains:
-                self._workload.train()
+            if isinstance(self._workload, Workload):
+                self.lengths = self._workload.lengths
+                if self._trains:
+                    self._workload.train()
             with gradients(self.spec):
                 for size in batch_sizes:
                     batch = self._workload.batch(size)

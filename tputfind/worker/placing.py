@@ -37,18 +37,17 @@ from tputfind.worker.structures import (
 class Placement(NamedTuple):
     """The target of inputs: a device, a dtype for real numbers (None: their own dtype), and a layout.
 
-    With ``host_lengths``, one-dimensional integers stay on the host, as ``pack_padded_sequence`` needs its lengths.
+    ``on_host`` has the ids of tensors that stay on the host, as ``pack_padded_sequence`` needs its lengths.
     """
 
     device: torch.device
     dtype: torch.dtype | None
     layout: str
-    host_lengths: bool = False
+    on_host: frozenset[int] = frozenset()
 
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Return the device on which a tensor belongs."""
-        is_integer = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
-        return torch.device("cpu") if self.host_lengths and is_integer and tensor.dim() == 1 else self.device
+        return torch.device("cpu") if id(tensor) in self.on_host else self.device
 
     def memory_format(self, dimensions: int) -> torch.memory_format:
         """Return the memory format of a tensor with this number of dimensions."""
@@ -126,10 +125,10 @@ class Placement(NamedTuple):
                 return self.place(value, None, tensors)
 
     def _fill(self, tensor: torch.Tensor, axis: int, few: int, many: int) -> torch.Tensor:
-        samples = self.arrange(tensor)
+        samples, device = self.arrange(tensor), self.device_of(tensor)
         each = samples.shape[axis] // few
         shape = (*samples.shape[:axis], each * many, *samples.shape[axis + 1 :])
-        expanded = zero_stride_axes(samples) if samples.device == self.device_of(samples) else []
+        expanded = zero_stride_axes(samples) if samples.device == device else []
         if expanded:  # a tensor made for all samples stays expanded, too, unless it is moved
             samples = narrow_to_one(samples, expanded)
             filled = samples if axis in expanded else self._fill(samples, axis, few, many)
@@ -139,7 +138,7 @@ class Placement(NamedTuple):
         beside = samples.stride(axis)
         strides = [stride * many // few if stride > beside else stride for stride in samples.stride()]
         # The whole tensor is allocated first and filled in place: a copy would fragment the allocator's memory.
-        whole = torch.empty_strided(shape, strides, dtype=samples.dtype, device=self.device_of(samples))
+        whole = torch.empty_strided(shape, strides, dtype=samples.dtype, device=device)
         with torch.no_grad():
             whole.narrow(axis, 0, each * few).copy_(samples)
             for start, end, count in copies(few, many):
@@ -154,6 +153,15 @@ class Placement(NamedTuple):
         storages = {storage.data_ptr(): storage.nbytes() for storage in (each.untyped_storage() for each in dense)}
         pairs = ((tensor, self.arrange(tensor)) for tensor in dense)
         return sum(storages.values()) + max((one.nbytes for tensor, one in pairs if one is not tensor), default=0)
+
+
+def lengths_of(inputs: object) -> list[torch.Tensor]:
+    """Return the one-dimensional integers in inputs, which may be lengths of sequences."""
+    return [
+        tensor
+        for tensor in tensors_of(inputs)
+        if tensor.dim() == 1 and not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+    ]
 
 
 def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequence[int]) -> None:

@@ -46,7 +46,7 @@ from tputfind.worker.lightning import make_training
 from tputfind.worker.models import find_model
 from tputfind.worker.models.lightning import TrainingStep
 from tputfind.worker.modes import mode_class
-from tputfind.worker.placing import Placement, build, check_host_memory
+from tputfind.worker.placing import Placement, build, check_host_memory, lengths_of
 from tputfind.worker.settings import (
     changed_settings,
     read_settings,
@@ -220,7 +220,8 @@ class Workload:
         samples = range(number * batch_size, (1 + number) * batch_size)
         with torch.inference_mode(mode=False), torch.no_grad():
             call = select_samples(self._make_call(samples.stop, draw), self._split, samples)
-            return Batch(self._step_of(self._module), batch_size, self._placement.place(call), lambda: self._split)
+            placed = self._placement_of(call).place(call)
+            return Batch(self._step_of(self._module), batch_size, placed, lambda: self._split)
 
     @property
     def trains_by_stand_in(self) -> bool:
@@ -390,7 +391,19 @@ class Workload:
 
     @property
     def _placement(self) -> Placement:
-        return Placement(self._device, self._dtype, self._spec.layout, self._spec.host_lengths)
+        return Placement(self._device, self._dtype, self._spec.layout)
+
+    def _placement_of(self, call: Call) -> Placement:
+        """Return the placement of inputs that the user's callable made."""
+        lengths = lengths_of(call) if self._spec.host_lengths else []
+        if (number := self._spec.lengths_input) is not None:
+            lengths = lengths[number - 1 : number]
+        return self._placement._replace(on_host=frozenset(map(id, lengths)))
+
+    @property
+    def lengths(self) -> int:
+        """The number of one-dimensional integers among the inputs that the user's callable makes."""
+        return len(lengths_of(self._smallest)) if callable(self._wanted) else 0
 
     def _inputs(self, batch_size: int, draw: int = 0) -> _Made:
         # Made outside of inference mode, as a caller makes them, so that writes into them can be detected and undone.
@@ -410,7 +423,7 @@ class Workload:
     def _make_in_full(self, batch_size: int, draw: int) -> _Made:
         made = self._make_call(batch_size, draw)
         sizes = outline(made)  # before any object is moved in place
-        return _Made(self._placement.place(made), outline=sizes)
+        return _Made(self._placement_of(made).place(made), outline=sizes)
 
     def _repeat_samples(self, batch_size: int, draw: int) -> _Made | None:
         """Return a large batch that repeats the samples of a small one; None if the callable must make all samples.
@@ -426,7 +439,8 @@ class Workload:
         del self._probes, self._smallest, probes  # the probes might take memory that the batch needs
         if not self._spec.fresh_inputs and repeatable_split(values, sizes) is not None:
             del values[:-1]
-            return _Made(self._placement.repeat(values[0], split, few, batch_size), repeated=True)
+            placement = self._placement_of(values[0])
+            return _Made(placement.repeat(values[0], split, few, batch_size), repeated=True)
         check_host_memory(batch_size, sizes, [self._placement.host_bytes(value) for value in values])
         return None
 

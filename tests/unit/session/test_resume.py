@@ -49,6 +49,7 @@ OTHER = {
     "grad_mode": "no_grad",
     "find_unused_parameters": True,
     "host_lengths": True,
+    "lengths_input": 2,
     "given_defaults": ("dtype",),
     "weights": "DEFAULT",
     "image_size": 64,
@@ -79,7 +80,8 @@ OTHER = {
     "strict": True,
 }
 """A value for each field of a spec that differs from the record."""
-PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters", "host_lengths", "given_defaults"}
+PATIENCE = {"trial_timeout_s", "strict", "grad_mode", "find_unused_parameters", "given_defaults"}
+PATIENCE |= {"host_lengths", "lengths_input"}
 """Fields in which a resumed run may differ: timeouts and detected properties."""
 
 
