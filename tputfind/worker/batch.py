@@ -191,10 +191,8 @@ class Batch:
     def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
         """Return a function that copies inputs from host memory into the resident tensors, as for new data.
 
-        From pinned memory the copy is asynchronous: it is queued on the device, and the host does not wait.
-
-        Raises:
-            BadRequest: an input can only be moved as a whole, not copied into.
+        From pinned memory the copy is asynchronous: it is queued on the device, and the host does not wait. An input
+        that can only be moved as a whole raises BadRequest.
         """
         leaves = tree_leaves(self._inputs, is_leaf=moves)
         whole = [type(leaf).__name__ for leaf in leaves if moves(leaf) and not isinstance(leaf, torch.Tensor)]

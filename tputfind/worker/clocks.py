@@ -110,11 +110,7 @@ class _Timed:
         return capture_graph(self._batch)
 
     def _warm_work(self, condition: clocks.Condition, *, graph: bool) -> tuple[Work, float]:
-        """Return a warmed-up step of this condition, and its approximate time in seconds.
-
-        Raises:
-            CannotRunSo: there is no input that could be copied.
-        """
+        """Return a warmed-up step of this condition, and its approximate time in seconds."""
         if (graph, condition) not in self._warm:
             work = _work_of(self._replay if graph else self._batch, self._batch)
             if condition != "warm":

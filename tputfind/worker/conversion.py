@@ -64,23 +64,12 @@ def move_module(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def library() -> Any:
-    """Return ``torchao.quantization``.
-
-    It asks CUDA for devices when it is imported, so that no process that forks may import it.
-
-    Raises:
-        UnknownModel: torchao is not installed.
-    """
+    """Return ``torchao.quantization``, or raise UnknownModel; its import asks CUDA for devices, as no server may."""
     return import_package("torchao", "quantize") and import_package("torchao.quantization", "quantize")
 
 
 def quantize(module: nn.Module, dtype: str, model: str) -> None:
-    """Quantise the linear layers of a bfloat16 model on its device by torchao: weights once, activations every step.
-
-    Raises:
-        BadRequest: no layer of the model can be quantised.
-        UnknownModel: torchao is not installed.
-    """
+    """Quantise the linear layers of a bfloat16 model on its device by torchao: weights once, activations every step."""
     torchao = library()
     torchao.quantize_(module, getattr(torchao, QUANTIZED[dtype])())
     if not any(plain_tensors(parameter) != [parameter] for parameter in module.parameters()):

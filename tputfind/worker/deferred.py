@@ -162,11 +162,7 @@ class Deferral(TorchDispatchMode):
         return result
 
     def fill(self, module: nn.Module, dtype: torch.dtype | None, layout: str, device: torch.device) -> None:
-        """Put a module that was built in this context on a device in a dtype and layout.
-
-        Raises:
-            CannotDefer: an operation of its constructor cannot be repeated there.
-        """
+        """Put a module that was built in this context on a device in a dtype and layout, or raise CannotDefer."""
         self._check(module)
         self._device = device
         attributes = [(parameter, dict(vars(parameter))) for parameter in module.parameters()]

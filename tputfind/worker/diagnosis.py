@@ -33,10 +33,8 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     If the smallest batch runs as it is, a larger one can only be helped by samples that are not repeated; or the
     smallest batch runs alone, since its one sample is repeated for a fixed number of samples.
 
-    Raises:
-        NoSuchDevice: the model fails only with the requested dtype or layout.
-        BadRequest: it fails at the first requested batch size, but runs at multiples of another one; or it fails in
-            eval mode only.
+    A model that runs without a requested dtype, layout or eval mode alone, or at other batch sizes than the requested
+    ones, raises NoSuchDevice or BadRequest.
     """
     spec = replace(asked.spec, mode="eager")  # an error of another mode is reported by the mode itself
     device = open_device_of(spec, asked.can)
@@ -165,10 +163,8 @@ def _unused_parameters_diagnosis(names: str) -> Diagnosis:
 def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int) -> Diagnosis | None:
     """Return the smallest granularity with which the model runs; None if there is none or the spec sets one.
 
-    A model may run at one batch size alone, as an exported program without a free batch axis does.
-
-    Raises:
-        BadRequest: the requested batch sizes are no multiples of it, or all smaller.
+    A model may run at one batch size alone, as an exported program without a free batch axis does. If the spec lists
+    batch sizes, the finding is raised as BadRequest.
     """
     spec = attempt.spec
     if spec.granularity > 1:

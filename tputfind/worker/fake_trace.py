@@ -50,9 +50,7 @@ def fake_trace(spec: Spec, batches: int) -> FakeTrace:
     The batch size is ``batches`` times the granularity of the spec, or of the inputs if they need another. Memory that
     only a real kernel requests, such as the workspaces of convolutions, is missing.
 
-    Raises:
-        BadRequest: the model does not run on fake tensors, for example because it reads values.
-        TputfindError: the model does not exist or cannot be used as requested.
+    A model that does not run on fake tensors, for example because it reads values, raises BadRequest.
     """
     workload = _FakeWorkload(spec, torch.device("cpu"))
     recorder = _Recorder()

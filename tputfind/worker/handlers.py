@@ -236,9 +236,6 @@ def _check_samples(loaded: _Loaded, *, failed: bool = False) -> None:
 
     It may call the user's callable for half the batch. If the callable runs out of memory, the check is skipped. If the
     step ``failed``, other errors of the callable are ignored, since the first failure is reported.
-
-    Raises:
-        TputfindError: a batch holds another number of samples.
     """
     try:
         for batch in loaded.batches:

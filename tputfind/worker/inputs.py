@@ -324,11 +324,7 @@ def divides(split: Split) -> bool:
 
 
 def select_samples(value: Any, split: Split, samples: Sequence[int]) -> Any:
-    """Return a value of the same structure that holds only the samples of these indices.
-
-    Raises:
-        Indivisible: the samples cannot be located, or have several rows each.
-    """
+    """Return a value of the same structure that holds only the samples of these indices, or raise Indivisible."""
     match split:
         case "whole":
             return value
@@ -343,14 +339,10 @@ def select_samples(value: Any, split: Split, samples: Sequence[int]) -> Any:
 
 
 def sample_shapes(values: Sequence[object], splits: Split) -> Iterator[str]:
-    """Yield the shape of a sample in each tensor of inputs, as ``3x224x224``.
+    """Yield the shape of a sample in each tensor of inputs made for several batch sizes, as ``3x224x224``.
 
     Other parts that hold samples are shown by the name of their type. The samples' axis is left out, or has the number
     of rows per sample if there are several. Lengths that vary otherwise are ranges: ``12-48x64``.
-
-    Args:
-        values: inputs made for several batch sizes, one value per size.
-        splits: the location of the samples in the inputs.
     """
     for pairs in zip(*(leaves(value, splits) for value in values), strict=True):
         parts, (leaf, *_) = zip(*pairs, strict=True)
@@ -463,12 +455,7 @@ def _maxima(value: Any, samples: object, path: tuple[Any, ...] = ()) -> Iterator
 
 
 def indexes_samples(maxima: Sequence[Mapping[Any, float]], sizes: Sequence[int]) -> bool:
-    """Return whether a part or column of values made for these batch sizes holds indices of samples.
-
-    Args:
-        maxima: the highest numbers in the values; see ``maxima_of``.
-        sizes: the batch sizes, one per value.
-    """
+    """Return whether a part or column of values made for these batch sizes holds indices of samples, by its maxima."""
     for key in set().union(*maxima):
         highest = [each.get(key, 0) for each in maxima]
         if _counts_samples(highest, sizes) or (key[-1] == "integers" and _grows(highest, sizes)):

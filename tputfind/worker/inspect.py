@@ -52,11 +52,7 @@ def open_device_of(spec: Spec, can: Capabilities | None) -> Device:
 
 
 def try_device(name: str) -> Environment:
-    """Multiply two small matrices on a device; return its environment.
-
-    Raises:
-        NoSuchDevice: the product is wrong.
-    """
+    """Return the environment of a device that multiplies two small matrices rightly, else raise NoSuchDevice."""
     device = open_device(os.environ.get(ONLY_DEVICE) or name)
     side = 64
     ones = torch.ones(side, side, device=device.torch_device)
@@ -73,12 +69,9 @@ def _add_host_name(environment: Environment, name: str) -> Environment:
 
 
 def inspect(spec: Spec) -> Inspection:
-    """Check that the spec can be measured here; return the device, the input shape and the findings.
+    """Return the device, the input shape and the findings; raise TputfindError if the spec cannot be measured here.
 
     A library's model is built only if its parameters or inputs are unknown, if it has loaded weights, or for training.
-
-    Raises:
-        TputfindError: the device, the options or the model do not allow the measurement.
     """
     device = open_device_of(spec, None)
     device.test_clocks()
@@ -189,8 +182,7 @@ def _unfilled_workload(spec: Spec, device: Device, make_step: Callable[..., OwnS
 def find_granularity(spec: Spec, workload: Workload | OwnStep) -> tuple[int | None, str]:
     """Return the granularity that the user's inputs need without an option for it, and why; None if they need none.
 
-    Raises:
-        Exception: the error of the user's callable, if no granularity avoids it.
+    If none helps, the error of the user's callable is raised.
     """
     try:
         workload.make_inputs(spec.smallest_batch)
@@ -223,11 +215,7 @@ _MOST_NAMED: Final = 6
 
 
 def granularity_notice(spec: Spec, number: int, failed_size: int, why: str) -> Notice:
-    """Return the notice that batch sizes are multiples of a number without an option that says so.
-
-    Raises:
-        BadRequest: no multiple of the number may be tried.
-    """
+    """Return the notice that batch sizes are multiples of a number, or raise BadRequest if their limit is smaller."""
     if spec.max_batch is not None and spec.max_batch < number:
         raise BadRequest(
             f"{spec.model} fails at batch {failed_size}, and runs at {number}: {why}", f"--max-batch {number} or more"

@@ -24,12 +24,7 @@ class LightningTraining(Training):
     has_own_optimizers = True
 
     def __init__(self, step: TrainingStep, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
-        """Make the module's optimizers, and run its hooks for the start of training.
-
-        Raises:
-            BadRequest: an option sets what the module decides itself; or the module has no optimizer, or several with
-                automatic optimization.
-        """
+        """Make the module's optimizers, and run its hooks for the start of training, or raise BadRequest."""
         self._spec, self._step, self._module = spec, step, step.inner
         self._automatic = bool(self._module.automatic_optimization)
         self._check_options()
@@ -183,11 +178,7 @@ class LightningTraining(Training):
         return run
 
     def settle(self, step: Callable[[], object]) -> None:
-        """Run steps until each optimizer has stepped, so that the memory of its state is measured.
-
-        Raises:
-            BadRequest: an optimizer did not step within ``MOST_UNTIL_STEPPED`` steps.
-        """
+        """Run steps until each optimizer has stepped, so that its state is measured, or raise BadRequest."""
         if not self.settles:
             return
         for _ in range(MOST_UNTIL_STEPPED):
@@ -222,11 +213,7 @@ class _Optimizer:
 
 
 def optimizers_of(returned: Any, model: str) -> tuple[list[Any], list[Any]]:
-    """Return the optimizers and schedulers in the result of ``configure_optimizers``, in any form of Lightning's docs.
-
-    Raises:
-        BadRequest: the result has no optimizer, or something else in place of one.
-    """
+    """Return the optimizers and schedulers that ``configure_optimizers`` returned in any form of Lightning's docs."""
     several = isinstance(returned, (list, tuple))
     if several and len(returned) == 2 and isinstance(returned[0], (list, tuple)):
         optimizers, schedulers = list(returned[0]), returned[1]

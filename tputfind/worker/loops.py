@@ -190,17 +190,10 @@ def one_at_a_time(
     stopwatches: Sequence[Stopwatch] = (),
     restore: Restore | None = None,
 ) -> Singles:
-    """Run single batches on the idle device; return their times.
+    """Run at most this many single batches on the idle device; return their times.
 
-    Args:
-        device: idle when this is called.
-        single: runs one batch.
-        batches: maximum number of batches.
-        least: minimum number of batches, however long they take.
-        seconds: time limit for further batches.
-        enough: returns whether the synchronised times so far are enough.
-        stopwatches: one per batch, to mark its begin and end; empty to mark nothing.
-        restore: restores the inputs before each batch, which waits for it.
+    After ``least`` batches it ends when the ``seconds`` are over or the synchronised times so far are ``enough``. If
+    there are ``stopwatches``, one marks the begin and end of each batch, which waits for ``restore`` of its inputs.
     """
     submission_ms: list[float] = []
     synchronised_ms: list[float] = []

@@ -45,13 +45,10 @@ def check_output(
     call, which may write into the same memory. The references run the model eagerly, whatever the mode of the batch. A
     small batch in another mode is compared with an eager run of itself.
 
-    Args:
-        batch: the batch to check.
-        dtype: the spec's dtype, which sets the tolerance for rounding.
-        small_size: size of the smaller reference, at least 2. A batch of at most twice this size is small itself.
-        output: the last output of the batch; None to run it once more.
-        short: whether memory was nearly used up, for which the model may have left out samples. An output with another
-            number of samples is wrong only then, and if half of the batch returns all samples.
+    ``dtype`` sets the tolerance for rounding. The smaller reference has ``small_size`` samples, at least 2; a batch of
+    at most twice this size is small itself. Without its last ``output`` the batch runs once more. ``short`` says
+    whether memory was nearly used up, for which the model may have left out samples. An output with another number of
+    samples is wrong only then, and if half of the batch returns all samples.
     """
     last = batch.size - 1
     if batch.size <= 2 * small_size and batch.eager is not None:
@@ -419,13 +416,9 @@ _FASTER: Final = 2.0
 def remembers_inputs(device: Device, timed: Batch, make_batch: Callable[[int], Batch], seen_ms: float) -> bool:
     """Return whether each new input takes more than twice as long as any input does the second time.
 
-    Return False for inputs that differ in shape from draw to draw, or that take long to make.
-
-    Args:
-        device: idle when this is called.
-        timed: a batch that has run many steps.
-        make_batch: makes a batch of new inputs from the number of a draw, from 1.
-        seen_ms: minimum step time of the timed batch. The test ends if a new input takes at most twice as long.
+    Return False for inputs that differ in shape from draw to draw, or that take long to make. ``make_batch`` makes new
+    inputs from the number of a draw, from 1. ``seen_ms`` is the least step time of the timed batch: the test ends if a
+    new input takes at most twice as long.
     """
     begin_s = perf_counter()
     first = make_batch(1).again()  # its steps restore no inputs, which would take time
@@ -462,14 +455,9 @@ _LEAST_GROWTH_BYTES: Final = 2**10
 
 
 def grows_with_each_step(device: Device, batch: Batch, step_ms: float) -> bool:
-    """Return whether each of four further steps leaves more memory in use than the one before.
+    """Return whether each of four further steps of a batch leaves more memory in use than the one before.
 
     Return False for long steps, since smaller batches show the same.
-
-    Args:
-        device: idle when this is called.
-        batch: a batch that has run some steps.
-        step_ms: the step time of the batch.
     """
     if (1 + _GROWING_STEPS) * step_ms > 1000 * _MOST_GROWING_S:
         return False

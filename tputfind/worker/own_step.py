@@ -107,11 +107,7 @@ class OwnStep:
         return bytes_by_dtype(self._weights())
 
     def samples(self, batch_size: int) -> int | None:
-        """Return the number of samples per step; None if it is the batch size.
-
-        Raises:
-            BadRequest: the user's function does not return a positive integer.
-        """
+        """Return the number of samples per step, None if it is the batch size; raise BadRequest if it is below 1."""
         given = self._step.samples
         count = given(batch_size) if callable(given) else given * batch_size
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -146,10 +142,7 @@ class OwnStep:
     def try_out(self) -> None:
         """Run one step at the smallest batch size, so that its imports are known, and whether its output keeps a graph.
 
-        Errors of the user's code are ignored here; the first trial reports them.
-
-        Raises:
-            TputfindError: the step cannot be measured.
+        Errors of the user's code are ignored here, as the first trial reports them, but not a TputfindError.
         """
         try:
             self._keeps_graph = _keeps_graph(drain_value(self.batch(self._spec.smallest_batch)()))
@@ -165,11 +158,7 @@ class OwnStep:
             self._make_call(batch_size)
 
     def input_shape(self) -> str:
-        """Return the shape of one sample if batches show it; it is empty if the step makes its own batch.
-
-        Raises:
-            ModelFailed: the batch does not depend on the batch size.
-        """
+        """Return the shape of one sample, empty if the step makes its own batch, or raise ModelFailed."""
         if not self._findings.grows:
             size = self._spec.smallest_batch
             raise ModelFailed(
@@ -347,11 +336,7 @@ def tensor_bytes() -> int:
 
 
 def check_import_memory(spec: Spec, total_bytes: int) -> None:
-    """Refuse a file that makes tensors when it is imported, since their memory would not be measured.
-
-    Raises:
-        BadRequest: the tensors take more than 1 MiB.
-    """
+    """Refuse a file that makes tensors of over 1 MiB when it is imported: their memory would not be measured."""
     if total_bytes > _SMALL_BYTES:
         home, _, name = spec.model.rpartition(":")
         raise BadRequest(

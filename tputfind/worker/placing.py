@@ -165,18 +165,11 @@ def lengths_of(inputs: object) -> list[torch.Tensor]:
 
 
 def check_host_memory(batch_size: int, sizes: Sequence[int], host_bytes: Sequence[int]) -> None:
-    """Check that the host has memory for the inputs of a batch size; else the kernel might kill a process.
+    """Raise MemoryError if the host lacks memory for the inputs of a batch size; else the kernel might kill a process.
 
     The estimate extrapolates linearly from the smallest and the largest batch that were made, which is too low if
-    inputs grow faster.
-
-    Args:
-        batch_size: larger than all ``sizes``.
-        sizes: batch sizes whose inputs were made; at least two must differ.
-        host_bytes: the bytes of these inputs on the host; see ``Placement.host_bytes``.
-
-    Raises:
-        MemoryError: the host has too little memory left.
+    inputs grow faster. ``sizes`` are their batch sizes, two at least and smaller than ``batch_size``; ``host_bytes``
+    are the bytes of each: see ``Placement.host_bytes``.
     """
     (least, least_bytes), *_, (most, most_bytes) = sorted(zip(sizes, host_bytes, strict=True))
     slope = max(0.0, (most_bytes - least_bytes) / (most - least))
@@ -196,14 +189,11 @@ def free_memory(device: torch.device) -> None:
 def build(
     source: Source, spec: Spec, dtype: torch.dtype | None, device: torch.device, *, filled: bool = True
 ) -> tuple[nn.Module, Inputs]:
-    """Return a module and its inputs.
+    """Return a module and its inputs, or raise a TputfindError.
 
     A library's model is already on the device in the dtype and layout if its constructor can be repeated there. Other
     models are on the host, as their source builds them. If not ``filled``, the weights of a library's model may be on
     the meta device, without memory.
-
-    Raises:
-        TputfindError: the source cannot build what the spec asks for.
     """
     if source.deferrable:
         built = _build_in_place(source, spec, dtype, device, filled=filled)

@@ -121,9 +121,7 @@ class _Member:
     def take_turn(self) -> None:
         """Signal a step to the other ranks; or, on another rank, wait for the signal of rank 0.
 
-        Raises:
-            PeerLost: rank 0 found another process gone.
-            _TurnsOver: rank 0 takes no more steps, or is gone.
+        Rank 0 raises PeerLost if another process is gone, and the others _TurnsOver if rank 0 takes no more steps.
         """
         if self.rank:
             self.rest()
@@ -281,11 +279,7 @@ def wait_if_lost(error: BaseException) -> None:
 
 
 def spread(module: nn.Module, spec: Spec, device: torch.device) -> Any:
-    """Return a module wrapped by the spec's kind of parallelism, to train on all devices of the group.
-
-    Raises:
-        CannotRunSo: torch refuses the module.
-    """
+    """Return a module wrapped by the spec's kind of parallelism, to train on all devices of the group."""
     if spec.parallel is None:
         return module
     try:

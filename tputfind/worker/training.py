@@ -48,9 +48,7 @@ class Training:
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
         """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job.
 
-        Raises:
-            BadRequest: the module has no weights to train, does not offer the requested checkpointing, or does not suit
-                the optimizer.
+        A module without weights to train, or that does not suit an option, raises BadRequest.
         """
         if not module.training:  # it is still training if it refused eval(): it may refuse train() too
             module.train()
@@ -122,11 +120,7 @@ class Training:
         return self._scaler is not None
 
     def settle(self, step: Callable[[], object]) -> None:
-        """Run steps until the optimizer has stepped, since a scaler finds its scale by skipping steps that overflow.
-
-        Raises:
-            CannotRunSo: the scaler skips all steps.
-        """
+        """Run steps until the optimizer has stepped, since a scaler finds its scale by skipping steps that overflow."""
         if self._scaler is None:
             return
         for _ in range(MOST_SKIPPED):
@@ -233,11 +227,8 @@ def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.opti
 def stand_in_loss(output: Any) -> torch.Tensor:
     """Return a loss for the output of a model that has none of its own.
 
-    It is a sum in fp32 over the tensors of the output: the cross-entropy of two-dimensional ones as scores by class,
-    with the classes in turn as labels; scalars as they are; the mean square of others.
-
-    Raises:
-        BadRequest: no tensor of the output requires gradients.
+    It is a sum in fp32 over the tensors of the output that require gradients: the cross-entropy of two-dimensional ones
+    as scores by class, with the classes in turn as labels; scalars as they are; the mean square of others.
     """
     leaves = [leaf for leaf in tensors_of(output) if leaf.requires_grad]
     if not leaves:

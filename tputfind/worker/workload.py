@@ -92,15 +92,9 @@ class Workload:
         """Build the model on the device, or build and convert it on the host and then move it.
 
         Afterwards the device holds nothing else. ``settings`` are the settings of torch that the user's file changed.
-
-        Args:
-            spec: the model, dtype, layout and seed.
-            device: the device that runs the model.
-            doing: gets a description of the current work on the host, in the past tense, and an empty text at its end.
-            filled: whether the weights get memory. Without memory, parameters can be counted and inputs be made.
-
-        Raises:
-            TputfindError: the model does not exist or cannot be used as requested.
+        ``doing`` gets a description of the current work on the host, in the past tense, and an empty text at its end.
+        If not ``filled``, the weights get no memory; parameters can be counted and inputs be made. A model that does
+        not exist or cannot be used as requested raises a TputfindError.
         """
         self._spec = spec
         self._device = device
@@ -204,10 +198,7 @@ class Workload:
         """Return a batch of samples that no batch before has; ``number`` counts from 1.
 
         If the user's callable makes the same inputs in each draw, as the slice of a data set does, the samples of a
-        small batch are the last ones of a larger batch.
-
-        Raises:
-            Indivisible: these samples cannot be taken out of it.
+        small batch are the last ones of a larger batch; if they cannot be taken out of it, Indivisible is raised.
         """
         draw, size = _FIRST_NEW_DRAW + number, self._spec.smallest_batch
         is_small = batch_size <= self._spec.few_samples  # several times a large one might take the host's memory
@@ -292,11 +283,7 @@ class Workload:
             self._make_call(batch_size)
 
     def input_shape(self) -> str:
-        """Return the shape of one sample, such as ``3x224x224``; the shapes of several tensors are joined by ``+``.
-
-        Raises:
-            ModelFailed: the inputs do not depend on the batch size.
-        """
+        """Return the shape of one sample, such as ``3x224x224``; the shapes of several tensors are joined by ``+``."""
         if not callable(self._wanted):
             return shape_text([drawn.sample_shape for drawn in drawn_of(self._wanted)])
         (size, double, *_), (once, twice, *_) = self._probes
@@ -428,8 +415,7 @@ class Workload:
     def _repeat_samples(self, batch_size: int, draw: int) -> _Made | None:
         """Return a large batch that repeats the samples of a small one; None if the callable must make all samples.
 
-        Raises:
-            MemoryError: the callable must make all samples, but the host lacks memory for them.
+        If the host lacks memory for them then, it raises MemoryError.
         """
         few = self._spec.few_samples
         if batch_size <= max(few, _PROBED * self._spec.smallest_batch):
@@ -485,16 +471,13 @@ class Workload:
 
 
 def check_samples(spec: Spec, batch: Batch, make: Callable[[int], Call] | None) -> None:
-    """Verify the batch size in a batch by the parts in which samples can be counted.
+    """Verify the batch size in a batch by the parts in which samples can be counted; raise ModelFailed if it is wrong.
 
     The part with the most numbers per sample must hold the batch size. Another part may differ: the boxes of images may
     be ragged, and the candidates of queries limited.
 
     If the samples cannot be counted in some part, the batch must differ in size from a smaller one that ``make`` makes:
     one from a data set that has ended would not. Call it after the timing.
-
-    Raises:
-        ModelFailed: the user's callable made another number of samples.
     """
     count = next(batch.miscounts(), None)
     if count is not None and not batch.has_samples():

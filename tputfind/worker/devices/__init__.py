@@ -24,15 +24,8 @@ def open_device(name: str, can: Capabilities | None = None) -> Device:
     without ``:N``.
 
     ``auto`` is the accelerator of this machine, or else the CPU. ``accelerator`` is that accelerator too, but through
-    torch's common interface for all kinds, even for CUDA.
-
-    Args:
-        name: the value of ``--device``.
-        can: the capabilities that were found at the start of the run; None before that.
-
-    Raises:
-        NoSuchDevice: this machine does not have the device.
-        BadRequest: a range of cores counts down.
+    torch's common interface for all kinds, even for CUDA. ``can`` are the capabilities that were found at the start of
+    the run; None before that. If this machine lacks the device, it raises NoSuchDevice.
     """
     if name == "auto":
         name = kind_here() or "cpu"

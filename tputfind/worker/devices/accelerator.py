@@ -22,15 +22,10 @@ from tputfind.worker.devices.self_test import self_test
 
 
 def left_for_allocator(limit_bytes: int, outside_bytes: int, reserved_bytes: int) -> int:
-    """Return how many bytes an allocator may take of the device under a limit.
+    """Return how many bytes an allocator may take of the device under a limit for the whole process.
 
-    Args:
-        limit_bytes: the limit for the whole process.
-        outside_bytes: memory of the process outside the allocator: context, kernels, library handles.
-        reserved_bytes: memory that the allocator has taken.
-
-    Raises:
-        torch.OutOfMemoryError: both together exceed the limit.
+    ``outside_bytes`` are those of the process outside the allocator: context, kernels, library handles. If they and the
+    ``reserved_bytes`` of the allocator exceed the limit, it raises torch.OutOfMemoryError.
     """
     if outside_bytes + reserved_bytes > limit_bytes:
         raise torch.OutOfMemoryError(
@@ -100,11 +95,7 @@ def kind_here() -> str | None:
 
 
 def count_here(kind: str) -> int:
-    """Return the number of devices of a kind; import the kind's package if torch does not know the kind yet.
-
-    Raises:
-        NoSuchDevice: the package is not installed, or does not import.
-    """
+    """Return the number of devices of a kind; import the kind's package if torch does not know the kind yet."""
     _import_kind(kind)
     here = kind_here()
     return torch.accelerator.device_count() if here == kind else 0
@@ -159,11 +150,7 @@ class Accelerator(Device):
         )
 
     def test_clocks(self) -> None:
-        """Test events, the host clock and the memory counters with a known load; use only those that are right.
-
-        Raises:
-            NoSuchDevice: the device does not run the self-test, or cannot be timed.
-        """
+        """Test events, the host clock and the memory counters with a known load; use only those that are right."""
         with torch.accelerator.device_index(self._index):
             try:
                 found = self_test(self)

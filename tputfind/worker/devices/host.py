@@ -117,10 +117,7 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
     """Return the host memory that control groups allow this process, and the remainder of it.
 
     A group is limited by itself and by all groups above it, up to the root of the mount: systemd slices, Slurm steps
-    and Kubernetes pods set their limits above the group of the process.
-
-    Args:
-        root: the folder that holds ``proc`` and the mounts.
+    and Kubernetes pods set their limits above the group of the process. ``root`` holds ``proc`` and the mounts.
     """
     limits, left = [], []
     for folder, files in _groups(root):

@@ -50,10 +50,8 @@ class Device(Protocol):
     def test_clocks(self) -> None:
         """Test the clocks of a device against each other, if they may be wrong, and set its capabilities accordingly.
 
-        Call it once, at the start of a run, before anything is on the device.
-
-        Raises:
-            NoSuchDevice: the device cannot be timed.
+        Call it once, at the start of a run, before anything is on the device. A device that cannot be timed raises
+        NoSuchDevice.
         """
         return
 
@@ -67,11 +65,7 @@ class Device(Protocol):
 
     @abstractmethod
     def choose_allocator(self, name: str | None) -> None:
-        """Use native or expandable segments; None changes nothing. Call it before the device has memory.
-
-        Raises:
-            BadRequest: the device has no such choice.
-        """
+        """Use native or expandable segments; None changes nothing. Call it before the device has memory."""
 
     @abstractmethod
     def refusal(self, dtype: str) -> str | None:

@@ -37,12 +37,7 @@ _PATH: Final = list(sys.path)
 
 
 def find_model(spec: Spec) -> Source:
-    """Return the source of the model that the spec names.
-
-    Raises:
-        UnknownModel: there is no such model, file, package or factory.
-        BadRequest: the input's shape is unknown, or does not fit the model.
-    """
+    """Return the source of the model that the spec names; raise UnknownModel or BadRequest if there is none."""
     if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
     if spec.source == "factory":
@@ -77,11 +72,7 @@ def _check_own_packages(spec: Spec) -> None:
 
 
 def named_models(of: SourceName) -> Iterator[NamedModel]:
-    """Yield the models of a source that can be named.
-
-    Raises:
-        UnknownModel: the source's package is not installed.
-    """
+    """Yield the models of a source that can be named; raise UnknownModel if its package is not installed."""
     return _MODELS[of].named_models()
 
 

@@ -52,11 +52,7 @@ def weights_only() -> Iterator[None]:
 
 
 def load_program(path: Path) -> Any:
-    """Return the exported program in a file.
-
-    Raises:
-        BadRequest: an entry could run code; the message names it.
-    """
+    """Return the exported program in a file; raise BadRequest, with the entry's name, if an entry could run code."""
     if trusts_files():
         return torch.export.load(path)
     # Not torch.export.load, which falls back to older layouts if this fails.

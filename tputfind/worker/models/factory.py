@@ -95,13 +95,7 @@ def import_home(model: str) -> ModuleType:
 
 
 def read_factory_result(spec: Spec, made: object, inputs: Call | None) -> tuple[nn.Module, Inputs]:
-    """Return the result of a factory as a module and its inputs.
-
-    Raises:
-        BadRequest: its inputs are unknown, or given twice.
-        UnknownModel: the result is not a module.
-        IsOwnStep: the result is a step.
-    """
+    """Return the result of a factory as a module and its inputs; raise IsOwnStep for a step."""
     module, make = made if _is_pair(made) else (made, None)
     if spec.phase == "train" and is_lightning(module) and (make is None or inputs is None):
         return as_training(spec, module, make, inputs)

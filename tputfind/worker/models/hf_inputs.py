@@ -97,11 +97,7 @@ def _skip_weight_init() -> AbstractContextManager[Any]:
 
 
 def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inputs:
-    """Return a model's inputs: by default its main input and all other arguments that ``forward`` requires.
-
-    Raises:
-        BadRequest: no rule exists for an argument that ``forward`` requires, or an option does not fit.
-    """
+    """Return a model's inputs: by default its main input and all other arguments that ``forward`` requires."""
     model = Model(spec, module, config, sum(count for _, count in heard.places.values()))
     names = _arguments(model, heard)
     unknown = [name for name in names if name not in RULES]

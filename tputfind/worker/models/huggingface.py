@@ -120,10 +120,7 @@ def class_of(transformers: Any, config: Any) -> Any:
     """Return the class from which the configuration was saved, else the most common class of its type.
 
     That is the class with the head of an encoder-decoder, a decoder, a detector or an image classifier, and without a
-    head for all other types.
-
-    Raises:
-        UnknownModel: transformers has no such class.
+    head for all other types. If there is none, it raises UnknownModel.
     """
     if config.architectures:
         saved_from = getattr(transformers, config.architectures[0], None)

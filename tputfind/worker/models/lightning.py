@@ -131,9 +131,6 @@ class TrainingStep(nn.Module):
 
         Otherwise the step would take the tensor's rows for the parts of a batch. Slices, such as ``batch[:, 1:]``, do
         not.
-
-        Raises:
-            BadRequest: the training step does so.
         """
         if not self.takes_example or not isinstance(batch, torch.Tensor):
             return
@@ -170,9 +167,6 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
 
     The batches are made by the user's function, drawn as ``--input`` describes them, collated from samples of the
     module's own ``train_dataloader``, or drawn like its ``example_input_array``: the first of these that exists.
-
-    Raises:
-        BadRequest: the module has none of these.
     """
     example = module.example_input_array
     takes_example = make is None and described is None and not overrides(module, "train_dataloader")

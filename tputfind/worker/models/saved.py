@@ -50,11 +50,7 @@ def find(spec: Spec) -> Source:
 
 
 def refuse_pickle(path: Path) -> None:
-    """Refuse a file of ``torch.save``; other files, TorchScript among them, are ignored.
-
-    Raises:
-        UnknownModel: it is one; the hint has the lines of a factory that loads it.
-    """
+    """Refuse a file of ``torch.save``, with the lines of a factory that loads it; ignore other files."""
     load = f"torch.load({json.dumps(str(path))}, map_location='cpu'"
     into = f"put this into load.py, and name load.py:model in the place of {path}: "
     try:
@@ -243,11 +239,7 @@ def file_of(spec: Spec) -> Path | None:
 
 
 def load(module: nn.Module, file: Path, model: str) -> None:
-    """Load a state dict, or a checkpoint that contains one, into a module.
-
-    Raises:
-        BadRequest: the file has no state dict, or one of another model, or could run code.
-    """
+    """Load a state dict, or a checkpoint that contains one, into a module; raise BadRequest for any other file."""
     try:
         held: Any = _read(file)
         held = held if isinstance(held, nn.Module) else next((held[key] for key in _CHECKPOINTS if key in held), held)

@@ -57,11 +57,7 @@ class Source(NamedTuple):
 
 
 def import_package(package: str, extra: str) -> Any:
-    """Import a package and return it.
-
-    Raises:
-        UnknownModel: it is not installed; the hint has the command that installs it.
-    """
+    """Import a package and return it; raise UnknownModel, with a command that installs it, if it is missing."""
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
@@ -90,11 +86,7 @@ def given_inputs(spec: Spec) -> Call | None:
 
 
 def asked_shape(spec: Spec, own: tuple[int, ...], *, own_channels: bool = False) -> tuple[int, ...]:
-    """Return the shape of a sample that the spec sets, by default the model's own.
-
-    Raises:
-        BadRequest: it does not suit the model, whose number of channels is fixed with ``own_channels``.
-    """
+    """Return the shape of a sample that the spec sets, by default the model's own; BadRequest if it does not suit."""
     if spec.inputs is not None:
         raise BadRequest(f"--input: {spec.model} knows what it takes; --input-size gives a sample another size")
     if spec.image_size is not None:

@@ -46,12 +46,9 @@ def is_step(made: object) -> bool:
 
 
 def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | None = None) -> Source:
-    """Return the source of the steps of a step maker: it returns a function for a batch size, and each call is one
-    step.
+    """Return the source of the steps of a step maker, which makes a function for a batch size: a call is one step.
 
-    Raises:
-        IsOwnStep: the spec does not request a step yet.
-        BadRequest: the maker cannot make steps for a batch size.
+    If the spec does not request a step yet, it raises IsOwnStep.
     """
     function = inspect.unwrap(maker)
     if inspect.iscoroutinefunction(function):

@@ -24,10 +24,8 @@ _NO_PARENT: Final = "attempted relative import with no known parent package"
 def without_arguments(name: str, doing: str, hint: str) -> Iterator[None]:
     """Run the user's code with an empty command line; refuse the model if it calls ``sys.exit``.
 
-    The message names the file, module or model, and the phase of the run, such as ``as it is imported``.
-
-    Raises:
-        BadRequest: it called ``sys.exit``; the message has the last line that it wrote to ``sys.stderr``.
+    The message names the file, module or model, the phase of the run, such as ``as it is imported``, and the last line
+    that was written to ``sys.stderr``.
     """
     arguments, sys.argv = sys.argv, [name]
     written = _Copied(sys.stderr)
@@ -68,11 +66,7 @@ def needed_arguments(factory: Callable[..., object]) -> list[inspect.Parameter]:
 
 
 def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
-    """Refuse a factory that requires arguments, as the class of a model often does.
-
-    Raises:
-        BadRequest: it does; the message names the arguments.
-    """
+    """Refuse a factory that requires arguments, as the class of a model often does."""
     needed = needed_arguments(factory)
     if needed:
         name = model.rpartition(":")[2]
@@ -83,14 +77,9 @@ def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
 
 
 def package_of(error: ImportError, path: Path) -> tuple[Path, str] | None:
-    """Return where a file with a relative import belongs, as ``module_name`` does.
+    """Return where a file belongs, as ``module_name`` does, whose import by its path fails with this error.
 
-    Args:
-        error: the error of importing the file by its path.
-        path: the file.
-
-    Returns:
-        The folder and the dotted name; None for any error but that of a relative import in the file itself.
+    It is None for any error but that of a relative import in the file itself.
     """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<frozen")]
     if _NO_PARENT not in str(error) or not frames or Path(frames[-1].filename).resolve() != path.resolve():
@@ -100,11 +89,9 @@ def package_of(error: ImportError, path: Path) -> tuple[Path, str] | None:
 
 
 def module_name(path: Path, levels: int = 1) -> tuple[Path, str]:
-    """Return the folder in which to start Python, and the file's dotted name from there.
+    """Return the folder in which to start Python, and the dotted name of a file, by its absolute path, from there.
 
-    Args:
-        path: the file's absolute path.
-        levels: the minimum number of folders that belong to the package, even without an ``__init__.py``.
+    At least ``levels`` folders belong to the package, even without an ``__init__.py``.
     """
     names: list[str] = []
     folder = path.parent

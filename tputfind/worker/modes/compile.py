@@ -110,8 +110,7 @@ def compilable(module: torch.nn.Module, mode: str | None = None, backend: str = 
 def compile_now(step: Callable[[], object]) -> Compiled:
     """Call a step until nothing more of it is compiled; return the compile time, the graphs and the graph breaks.
 
-    Raises:
-        CannotRunSo: the compiler skips the whole step, or every call compiles something new.
+    If the compiler skips the whole step, or every call compiles something new, it raises CannotRunSo.
     """
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
@@ -173,11 +172,7 @@ def _breaks() -> int:
 
 
 def check_still(compiled: Compiled | None) -> None:
-    """Refuse the measurement of a compiled step if any part was compiled again meanwhile.
-
-    Raises:
-        CannotRunSo: a part was compiled again.
-    """
+    """Refuse the measurement of a compiled step if any part was compiled again meanwhile."""
     if compiled is not None and graphs_now() != compiled.graphs:
         raise CannotRunSo(_ANEW)
 

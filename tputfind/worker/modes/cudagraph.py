@@ -28,10 +28,8 @@ class CudaGraph(Mode):
 def capture_graph(step: Callable[[], object]) -> Callable[[], object]:
     """Return a function that replays a step on the current stream of the current CUDA device, with the captured inputs.
 
-    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs).
-
-    Raises:
-        CannotRunSo: a part of the step cannot be captured. The process is then unusable.
+    The warm-up on a side stream and the capture follow torch's documentation ("CUDA semantics", CUDA Graphs). If a part
+    of the step cannot be captured, it raises CannotRunSo, and the process is unusable.
     """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())

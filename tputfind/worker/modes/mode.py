@@ -36,9 +36,5 @@ class Mode:
         return ""
 
     def prepare(self, size: int, bind: Bind, plain: Callable[[], object]) -> Prepared:  # noqa: ARG002
-        """Return a function that runs the step of a batch; ``plain`` is the step as it is, with its inputs.
-
-        Raises:
-            CannotRunSo: the model cannot run in this mode.
-        """
+        """Return a function that runs the step of a batch, or raise CannotRunSo; ``plain`` is the step as it is."""
         return Prepared(plain)
