@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -36,6 +36,7 @@ class Prompt:
 
 
 Part = Drawn | Each | Packed | Same | Prompt | int | bool
+_TEXTS: Final = ("text_config", "thinker_config", "text_encoder", "text_encoder_config", "encoder", "encoder_config")
 
 
 class Model:
@@ -74,14 +75,7 @@ class Model:
     @property
     def text(self) -> Any:
         """The configuration of the text model."""
-        for name in (
-            "text_config",
-            "thinker_config",
-            "text_encoder",
-            "text_encoder_config",
-            "encoder",
-            "encoder_config",
-        ):
+        for name in _TEXTS:
             inner: Any = getattr(self.config, name, None)
             if hasattr(inner, "get_text_config") and hasattr(inner.get_text_config(), "vocab_size"):
                 return inner.get_text_config()

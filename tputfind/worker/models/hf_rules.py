@@ -43,11 +43,19 @@ _PAIRS: Final = ("efficientloftr", "lightglue", "superglue")
 """Types of models that compare two images."""
 
 
+def _ones(*shape: int) -> Drawn:
+    return Drawn(shape, dtype=torch.int64, ones=True)
+
+
+def _integers(below: int, *shape: int) -> Drawn:
+    return Drawn(shape, dtype=torch.int64, below=below)
+
+
 def _tokens(model: Model) -> Drawn:
     vocabulary = getattr(model.text, "vocab_size", None) or model.look("vocab_size", default=2)
     if isinstance(vocabulary, (list, tuple)):
         vocabulary = min(vocabulary)
-    return Drawn((_text_length(model),), dtype=torch.int64, below=vocabulary)
+    return _integers(vocabulary, _text_length(model))
 
 
 def _text_length(model: Model) -> int:
@@ -60,11 +68,6 @@ def _text_length(model: Model) -> int:
     return length
 
 
-def _inputs(model: Model) -> Part:
-    """Return the argument ``inputs``: audio if the model also takes ``input_values``, else an image."""
-    return _raw_audio(model) if "input_values" in model.takes else Drawn((3, *_image_size(model)))
-
-
 def _image_places(model: Model) -> Same:
     """Return a mask of the tokens that stand for an image: the first, one per feature."""
     count = int(model.look("latent_query_num", default=1))
@@ -74,14 +77,9 @@ def _image_places(model: Model) -> Same:
 def _decoder_tokens(model: Model) -> Part:
     """Return decoder tokens: as many as the encoder takes, up to the decoder's positions."""
     config = model.config
-    inner = next(
-        (
-            each
-            for name in ("decoder", "decoder_config", "text_config", "t2u_config")
-            if hasattr(each := getattr(config, name, None), "to_dict")
-        ),
-        config,
-    )
+    names = ("decoder", "decoder_config", "text_config", "t2u_config")
+    inners = (getattr(config, name, None) for name in names)
+    inner = next((each for each in inners if hasattr(each, "to_dict")), config)
     most = first_number(inner, "max_decoder_position_embeddings", "max_target_positions", "max_position_embeddings")
     asked = model.spec.sequence_length
     length = min(asked or _SEQUENCE_LENGTH, most or asked or _SEQUENCE_LENGTH)
@@ -89,7 +87,7 @@ def _decoder_tokens(model: Model) -> Part:
         raise BadRequest(f"--sequence-length: the decoder of {model.spec.model} takes up to {most}, not {asked}")
     vocabulary = first_number(inner, "decoder_vocab_size", "vocab_size") or model.look("vocab_size", default=2)
     if config.model_type in ("musicgen", "musicgen_melody"):  # a row for each codebook of a sample
-        return Packed(Drawn((int(config.decoder.num_codebooks), length), dtype=torch.int64, below=vocabulary))
+        return Packed(_integers(vocabulary, int(config.decoder.num_codebooks), length))
     codebooks = None if inner is config else first_number(inner, "num_channels", "num_codebooks")
     return Drawn((length, codebooks) if codebooks else (length,), dtype=torch.int64, below=vocabulary)
 
@@ -146,11 +144,6 @@ def _pixels(model: Model) -> Part:
 def _has_images_by_token(model: Model) -> bool:
     """Return whether an image mask says for every token which of several images it sees, as in Idefics."""
     return {"image_attention_mask", "perceiver_embeddings"} <= set(model.takes)
-
-
-def _image_attention(model: Model) -> Drawn | None:
-    shape = (_text_length(model), 1)
-    return Drawn(shape, dtype=torch.int64, ones=True) if _has_images_by_token(model) else None
 
 
 def _half(model: Model) -> Drawn:
@@ -214,11 +207,11 @@ def _patches(model: Model) -> Packed:
 def _pixel_mask(model: Model) -> Drawn:
     """Return the mask of the image's pixels, or of its patches for models that take a list of patches."""
     if "spatial_shapes" in model.takes:
-        return Drawn((prod(_grid(model)),), dtype=torch.int64, ones=True)
+        return _ones(prod(_grid(model)))
     pixels = _pixels(model)
     assert isinstance(pixels, Drawn)
     shape = pixels.sample_shape
-    return Drawn((*shape[:-3], *shape[-2:]), dtype=torch.int64, ones=True)
+    return _ones(*shape[:-3], *shape[-2:])
 
 
 def _patch_positions(model: Model) -> Same:
@@ -263,12 +256,7 @@ def _features(model: Model) -> Drawn:
 
 
 def _frames(model: Model) -> Drawn:
-    return Drawn((_spectrogram(model)[1],), dtype=torch.int64, ones=True)
-
-
-def _encoder_states(model: Model) -> Drawn:
-    width = int(model.look("encoder_hidden_size", "hidden_size", default=1))
-    return Drawn((_ENCODED, width))
+    return _ones(_spectrogram(model)[1])
 
 
 def _raw_audio(model: Model) -> Drawn:
@@ -276,18 +264,15 @@ def _raw_audio(model: Model) -> Drawn:
     if bins and model.look("max_length"):
         return Drawn((int(model.look("max_length")), int(bins)))
     channels = model.look("audio_channels")
-    if (
-        channels
-        or "padding_mask" in model.takes
-        or model.look("hop_length", "upsampling_ratios", "downsampling_ratios")
-    ):
+    resampled = model.look("hop_length", "upsampling_ratios", "downsampling_ratios")
+    if channels or resampled or "padding_mask" in model.takes:
         return Drawn((int(channels or 1), _AUDIO_SAMPLES))
     unit = first_number(model.config, "samples_per_token") or 1
     return Drawn((ceil(_AUDIO_SAMPLES / unit) * unit,))
 
 
 def _mask(model: Model) -> Drawn:
-    return Drawn((_text_length(model),), dtype=torch.int64, ones=True)
+    return _ones(_text_length(model))
 
 
 def _past(model: Model) -> Drawn:
@@ -298,54 +283,25 @@ def _past(model: Model) -> Drawn:
     return Drawn((length, channels) if channels > 1 or model.look("num_input_channels") else (length,))
 
 
-def _times(model: Model) -> Drawn:
-    past = _past(model)
-    return Drawn((past.sample_shape[0], int(model.look("num_time_features", default=1))))
-
-
-def _place_of_each_entity(model: Model) -> Drawn:
-    return Drawn((ENTITIES,), dtype=torch.int64, below=_text_length(model))
-
-
 BESIDE: Final = {
     "input_ids": (
-        "attention_mask",
-        "bbox",
-        "lang_ids",
-        "visual_feats",
-        "visual_pos",
-        "visual_embeds",
-        "visual_attention_mask",
+        "attention_mask", "bbox", "lang_ids", "visual_feats", "visual_pos", "visual_embeds", "visual_attention_mask",
     ),
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
     "pixel_values": (
-        "spatial_shapes",
-        "image_attention_mask",
-        "image_embeds_position_mask",
-        "aspect_ratio_ids",
-        "aspect_ratio_mask",
+        "spatial_shapes", "image_attention_mask", "image_embeds_position_mask", "aspect_ratio_ids", "aspect_ratio_mask",
         "cross_attention_mask",
     ),
     "spatial_shapes": ("pixel_attention_mask",),
     "query_embeds": ("encoder_hidden_states",),
     "qformer_input_ids": ("qformer_attention_mask",),
-}
+}  # fmt: skip
 """Arguments that are given together with another, if ``forward`` takes them."""
 MAIN: Final = {
-    "states",
-    "input_ids",
-    "pixel_values",
-    "pixel_values_videos",
-    "input_features",
-    "input_values",
-    "past_values",
-    "latents",
-    "hidden_states",
-    "flattened_patches",
-    "audio_mel",
-    "inputs",
-}
+    "states", "input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values", "past_values",
+    "latents", "hidden_states", "flattened_patches", "audio_mel", "inputs",
+}  # fmt: skip
 """Main arguments: one of them is enough."""
 
 RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
@@ -363,56 +319,54 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "input_features_mask": _frames,
     "feature_attention_mask": _frames,
     "is_longer": lambda _: Drawn((1,), dtype=torch.bool, below=1),
-    "bbox": lambda model: Drawn((_text_length(model), 4), dtype=torch.int64, below=1),
-    "lang_ids": lambda _: Drawn((), dtype=torch.int64, below=1),
+    "bbox": lambda model: _integers(1, _text_length(model), 4),
+    "lang_ids": lambda _: _integers(1),
     "inputs_embeds": lambda model: Drawn((_text_length(model), int(model.look("hidden_size", default=1)))),
     "query_embeds": lambda model: Drawn(
         (int(model.look("num_query_tokens", default=32)), int(model.look("hidden_size")))
     ),
-    "qformer_input_ids": lambda model: Drawn(
-        (32,), dtype=torch.int64, below=int(model.look("vocab_size", within=("qformer_config",)))
-    ),
+    "qformer_input_ids": lambda model: _integers(int(model.look("vocab_size", within=("qformer_config",))), 32),
     "pixel_attention_mask": _pixel_mask,
     "pixel_mask": _pixel_mask,
     "spatial_shapes": lambda model: Same(torch.tensor(_grid(model)[1:])),
-    "qformer_attention_mask": lambda _: Drawn((32,), dtype=torch.int64, ones=True),
+    "qformer_attention_mask": lambda _: _ones(32),
     "states": lambda model: Drawn((_text_length(model), int(model.look("state_dim")))),
-    "encoder_hidden_states": _encoder_states,
-    "aspect_ratio_ids": lambda _: Drawn((1,), dtype=torch.int64, ones=True),
-    "aspect_ratio_mask": lambda model: Drawn((1, _tiles(model)), dtype=torch.int64, ones=True),
-    "cross_attention_mask": lambda model: Drawn((_text_length(model), 1, _tiles(model)), dtype=torch.int64, ones=True),
+    "encoder_hidden_states": lambda model: Drawn(
+        (_ENCODED, int(model.look("encoder_hidden_size", "hidden_size", default=1)))
+    ),
+    "aspect_ratio_ids": lambda _: _ones(1),
+    "aspect_ratio_mask": lambda model: _ones(1, _tiles(model)),
+    "cross_attention_mask": lambda model: _ones(_text_length(model), 1, _tiles(model)),
     "visual_feats": lambda model: (
         Drawn((REGIONS, int(model.look("visual_feat_dim")))) if model.look("visual_feat_dim") else None
     ),
     "visual_pos": lambda model: Drawn((REGIONS, int(model.look("visual_pos_dim", default=4)))),
     "visual_embeds": lambda model: Drawn((REGIONS, int(model.look("visual_embedding_dim")))),
-    "visual_attention_mask": lambda _: Drawn((REGIONS,), dtype=torch.int64, ones=True),
-    "entity_ids": lambda model: Drawn((ENTITIES,), dtype=torch.int64, below=int(model.look("entity_vocab_size"))),
-    "entity_attention_mask": lambda _: Drawn((ENTITIES,), dtype=torch.int64, ones=True),
-    "entity_position_ids": lambda model: Drawn((ENTITIES, _MENTION), dtype=torch.int64, below=_text_length(model)),
-    "entity_start_positions": _place_of_each_entity,
-    "entity_end_positions": _place_of_each_entity,
+    "visual_attention_mask": lambda _: _ones(REGIONS),
+    "entity_ids": lambda model: _integers(int(model.look("entity_vocab_size")), ENTITIES),
+    "entity_attention_mask": lambda _: _ones(ENTITIES),
+    "entity_position_ids": lambda model: _integers(_text_length(model), ENTITIES, _MENTION),
+    "entity_start_positions": lambda model: _integers(_text_length(model), ENTITIES),
+    "entity_end_positions": lambda model: _integers(_text_length(model), ENTITIES),
     "flattened_patches": _flattened_patches,
-    "inputs": _inputs,
+    "inputs": lambda model: _raw_audio(model) if "input_values" in model.takes else Drawn((3, *_image_size(model))),
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
-    "image_attention_mask": _image_attention,
+    "image_attention_mask": lambda model: _ones(_text_length(model), 1) if _has_images_by_token(model) else None,
     "image_embeds_position_mask": _image_places,
     "actions": lambda model: Drawn((_text_length(model), int(model.look("act_dim")))),
     "rewards": lambda model: Drawn((_text_length(model), 1)),
     "returns_to_go": lambda model: Drawn((_text_length(model), 1)),
-    "timesteps": lambda model: Drawn((_text_length(model),), dtype=torch.int64, below=int(model.look("max_ep_len"))),
+    "timesteps": lambda model: _integers(int(model.look("max_ep_len")), _text_length(model)),
     "prompt_pixel_values": _half,
     "prompt_masks": _half,
     "audio_mel": _features,
     "audio_mel_mask": lambda model: Drawn(_frames(model).sample_shape, dtype=torch.bool, below=1),
-    "task_inputs": lambda model: Drawn(
-        (int(model.look("task_seq_len", default=77)),),
-        dtype=torch.int64,
-        below=int(model.look("text_encoder_vocab_size", default=2)),
+    "task_inputs": lambda model: _integers(
+        int(model.look("text_encoder_vocab_size", default=2)), int(model.look("task_seq_len", default=77))
     ),
     "classes_input_ids": _tokens,
     "classes_attention_mask": _mask,
-    "classes_structure": lambda _: Drawn((), dtype=torch.int64, ones=True),
+    "classes_structure": lambda _: _ones(),
     "tasks_input_ids": _tokens,
     "tasks_attention_mask": _mask,
     "merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
@@ -420,9 +374,11 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "pixel_position_ids": _patch_positions,
     "input_values": _raw_audio,
     "past_values": _past,
-    "past_values_padding": lambda model: Drawn(_past(model).sample_shape, dtype=torch.int64, below=1),
-    "freq": lambda _: Drawn((1,), dtype=torch.int64, below=3),
-    "past_time_features": _times,
+    "past_values_padding": lambda model: _integers(1, *_past(model).sample_shape),
+    "freq": lambda _: _integers(3, 1),
+    "past_time_features": lambda model: Drawn(
+        (_past(model).sample_shape[0], int(model.look("num_time_features", default=1)))
+    ),
     "past_observed_mask": lambda model: Drawn(_past(model).sample_shape, ones=True),
 }
 """Rules that draw an argument of ``forward``, by its name; a rule returns None if the model does not need it."""
