@@ -86,6 +86,8 @@ SHORT_BYTES: Final = 256 * 2**20
 _NVIDIA: Final = {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on NVIDIA GPUs"}
 _HALVES: Final = {name: getattr(torch, half) for name, half in (CONVERTED | AUTOCAST).items()}
 HINT: Final = "tputfind devices lists what is here"
+_REFUSALS: Final = (RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError, ImportError)
+"""Exceptions of backends that do not support a function."""
 
 
 def kind_here() -> str | None:
@@ -134,7 +136,6 @@ class Accelerator(Device):
         self.torch_device = torch.device(kind, index)
         self._index = index
         self._module: Any = torch.get_device_module(kind)
-        self._memory = DeviceMemory(kind, index)
         self._limit_bytes: int | None = None
         self._by_module = True
         self._outside_before_bytes: int | None = None
@@ -142,7 +143,7 @@ class Accelerator(Device):
         self.capabilities = can or Capabilities(
             events=True,
             own_memory=True,
-            memory_limit=self._memory.can_limit,
+            memory_limit=hasattr(self._module, "set_per_process_memory_fraction"),
             allocator_trace=False,
             graphs=False,
             pinned_copies=False,
@@ -160,11 +161,11 @@ class Accelerator(Device):
             raise NoSuchDevice(
                 f"{self.torch_device} cannot be timed: {found.test.findings[0]}", "see whether its driver has an update"
             )
-        size_known = self._memory.free_and_total() is not None
+        size_known = self._free_and_total() is not None
         self.capabilities = replace(
             self.capabilities,
             events=found.events,
-            memory_limit=self._memory.can_limit and size_known and found.counters,
+            memory_limit=self.capabilities.memory_limit and size_known and found.counters,
             memory_size=size_known,
             memory_peaks=found.counters,
         )
@@ -175,7 +176,7 @@ class Accelerator(Device):
 
     def environment(self) -> Environment:
         properties = self._properties()
-        free, total = self._memory.free_and_total() or (None, None)
+        free, total = self._free_and_total() or (None, None)
         uuid = getattr(properties, "uuid", None)
         tested = self._clock_test is not None
         return Environment(
@@ -185,7 +186,7 @@ class Accelerator(Device):
             memory_total_bytes=total,
             memory_free_bytes=free,
             driver=getattr(properties, "driver_version", None),
-            allocator_conf=self._memory.allocator_conf(),
+            allocator_conf=self._allocator_conf(),
             can=self.capabilities,
             clock=("events" if self.capabilities.events else "host") if tested else None,
             clock_test=self._clock_test,
@@ -226,8 +227,8 @@ class Accelerator(Device):
         self._by_module = by_module
         if limit_bytes is not None and not self.capabilities.memory_limit:
             raise BadRequest(f"--memory-limit: {self.torch_device} cannot be held to less memory than it has")
-        if self._memory.can_read_before_open:
-            self._outside_before_bytes = self._memory.bytes_in_use() or 0
+        if hasattr(self._module, "device_memory_used"):  # which reads it before the process opens the device
+            self._outside_before_bytes = self._bytes_in_use() or 0
         self.make_current()
         self.synchronize()
         if limit_bytes is not None:
@@ -250,11 +251,11 @@ class Accelerator(Device):
         if self._limit_bytes is not None:
             if not self._by_module:  # as on CUDA: release cached memory first, since its part was not reduced
                 self.synchronize()
-                self._memory.give_back()
+                self._ask_module("empty_cache")
             self._give_allocator_the_rest()
 
     def memory_is_short(self) -> bool:
-        info, reserved = self._memory.free_and_total(), self._memory.count("memory_reserved")
+        info, reserved = self._free_and_total(), self._count("memory_reserved")
         left = [] if info is None else [info[0]]
         if self._limit_bytes is not None and reserved is not None:
             left.append(self._limit_bytes - self._outside_bytes() - reserved)
@@ -280,22 +281,23 @@ class Accelerator(Device):
         torch.accelerator.synchronize(self._index)
 
     def allocated_bytes(self) -> int | None:
-        return self._memory.count("memory_allocated")
+        return self._count("memory_allocated")
 
     def peak_bytes(self) -> int | None:
-        return self._memory.count("max_memory_allocated")
+        return self._count("max_memory_allocated")
 
     def reset_memory_use(self) -> None:
         self.synchronize()
-        self._memory.give_back()
-        self._memory.reset_counters()
+        self._ask_module("empty_cache")
+        for name in ("reset_peak_memory_stats", "reset_accumulated_memory_stats"):
+            self._ask_module(name, self._index)
 
     def memory_use(self) -> MemoryUse:
         """Return the allocator's peaks; None for each if the self-test found them wrong."""
         if not self.capabilities.memory_peaks:
             return MemoryUse(None, None, None)
-        memory = self._memory
-        return MemoryUse(memory.count("max_memory_allocated"), memory.count("max_memory_reserved"), memory.retries())
+        retries = (self._ask_module("memory_stats", self._index) or {}).get("num_alloc_retries")
+        return MemoryUse(self._count("max_memory_allocated"), self._count("max_memory_reserved"), retries)
 
     def _properties(self) -> object:
         with suppress(Exception):  # AttributeError, or whatever a backend raises instead
@@ -310,70 +312,16 @@ class Accelerator(Device):
 
     def _outside_bytes(self) -> int:
         """Return the process's device memory outside the allocator: context, kernels, library handles."""
-        used, reserved = self._memory.bytes_in_use(), self._memory.count("memory_reserved")
+        used, reserved = self._bytes_in_use(), self._count("memory_reserved")
         if used is None or reserved is None:
             raise RuntimeError("the device no longer reports its memory, so --memory-limit cannot be kept")
         return max(0, used - (self._outside_before_bytes or 0) - reserved)
 
     def _give_allocator_the_rest(self) -> None:
+        info = self._free_and_total()
         assert self._limit_bytes is not None
-        outside, reserved = self._outside_bytes(), self._memory.count("memory_reserved") or 0
-        self._memory.give_allocator(left_for_allocator(self._limit_bytes, outside, reserved))
-
-
-_REFUSALS: Final = (RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError, ImportError)
-"""Exceptions of backends that do not support a function."""
-
-
-class DeviceMemory:
-    """Reads the memory figures of one device. A figure that the device does not report is None."""
-
-    def __init__(self, kind: str, index: int) -> None:
-        self._module: Any = torch.get_device_module(kind)
-        self._index = index
-        self._kind = kind
-
-    @property
-    def can_limit(self) -> bool:
-        return hasattr(self._module, "set_per_process_memory_fraction")
-
-    def free_and_total(self) -> tuple[int, int] | None:
-        told: tuple[int, int] | None = self._ask_module("get_memory_info", self._index)
-        return told or self._ask_module("mem_get_info", self._index)
-
-    def bytes_in_use(self) -> int | None:
-        """Return the bytes in use by all processes; some modules read them without opening the device."""
-        if hasattr(self._module, "device_memory_used"):
-            with suppress(Exception):  # ImportError, or whatever the vendor's library raises where it is missing
-                return int(self._module.device_memory_used(self._index))
-        info = self.free_and_total()
-        return None if info is None else info[1] - info[0]
-
-    @property
-    def can_read_before_open(self) -> bool:
-        """Whether ``used`` works before the process opens the device, so that its context counts as its own."""
-        return hasattr(self._module, "device_memory_used")
-
-    def count(self, name: str) -> int | None:
-        """Return a count of bytes by torch's name for it, such as ``max_memory_reserved``; None if unsupported."""
-        count = self._ask_module(name, self._index)
-        return None if count is None else int(count)
-
-    def retries(self) -> int | None:
-        """Return how often the allocator found no room, released all unused memory and tried again."""
-        count = (self._ask_module("memory_stats", self._index) or {}).get("num_alloc_retries")
-        return None if count is None else int(count)
-
-    def give_back(self) -> None:
-        """Release unused memory to the device."""
-        self._ask_module("empty_cache")
-
-    def reset_counters(self) -> None:
-        for name in ("reset_peak_memory_stats", "reset_accumulated_memory_stats"):
-            self._ask_module(name, self._index)
-
-    def give_allocator(self, count: int) -> None:
-        info = self.free_and_total()
+        outside, reserved = self._outside_bytes(), self._count("memory_reserved") or 0
+        count = left_for_allocator(self._limit_bytes, outside, reserved)
         assert info is not None
         share = min(1.0, count / info[1])
         try:
@@ -381,8 +329,26 @@ class DeviceMemory:
         except TypeError:  # the module supports one device only
             self._module.set_per_process_memory_fraction(share)
 
-    def allocator_conf(self) -> str | None:
-        return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get(f"PYTORCH_{self._kind.upper()}_ALLOC_CONF")
+    def _free_and_total(self) -> tuple[int, int] | None:
+        told: tuple[int, int] | None = self._ask_module("get_memory_info", self._index)
+        return told or self._ask_module("mem_get_info", self._index)
+
+    def _bytes_in_use(self) -> int | None:
+        """Return the bytes in use by all processes; some modules read them without opening the device."""
+        if hasattr(self._module, "device_memory_used"):
+            with suppress(Exception):  # ImportError, or whatever the vendor's library raises where it is missing
+                return int(self._module.device_memory_used(self._index))
+        info = self._free_and_total()
+        return None if info is None else info[1] - info[0]
+
+    def _count(self, name: str) -> int | None:
+        """Return a count of bytes by torch's name for it, such as ``max_memory_reserved``; None if unsupported."""
+        count = self._ask_module(name, self._index)
+        return None if count is None else int(count)
+
+    def _allocator_conf(self) -> str | None:
+        kind = self.torch_device.type.upper()
+        return os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get(f"PYTORCH_{kind}_ALLOC_CONF")
 
     def _ask_module(self, name: str, *arguments: object) -> Any:
         """Call a function of torch.accelerator, or else of the device's module; return None if neither supports it."""

@@ -47,7 +47,7 @@ class Cuda(Accelerator):
         self._outside_before_bytes = self._used_bytes()
         if self._outside_before_bytes is None:  # what the context takes of a limit is then not known
             self.capabilities = replace(can, memory_limit=False)
-        self._conf = self._memory.allocator_conf()
+        self._conf = self._allocator_conf()
         self._recorder: cuda_allocator.Recorder | None = None
 
     def test_clocks(self) -> None:
@@ -243,10 +243,6 @@ def _driver_version() -> str | None:
         import pynvml
 
         pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception:  # ImportError, or whatever NVML raises where the driver's library is missing
         return None
-    try:
-        version = pynvml.nvmlSystemGetDriverVersion()
-        return version.decode() if isinstance(version, bytes) else str(version)
-    finally:
-        pynvml.nvmlShutdown()

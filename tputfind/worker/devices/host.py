@@ -38,10 +38,7 @@ def software() -> dict[str, str | int | None]:
     kernel = ".".join(platform.release().split(".")[:2])
     return {
         "torch": str(torch.__version__),
-        "torchvision": version_of("torchvision"),
-        "timm": version_of("timm"),
-        "transformers": version_of("transformers"),
-        "torchao": version_of("torchao"),
+        **{name: version_of(name) for name in ("torchvision", "timm", "transformers", "torchao")},
         "python": platform.python_version(),
         "host": f"{platform.system()} {kernel} {platform.machine()}",
         "cpu_name": cpu_name(),

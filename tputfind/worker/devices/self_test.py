@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 import torch
 
 from tputfind.record.environment import ClockTest
-from tputfind.worker.devices.protocol import Stopwatch
+from tputfind.worker.devices.protocol import Device, Stopwatch
 
 _MIB: Final = 2**20
 _LOAD_BYTES: Final = 8 * _MIB
@@ -32,19 +32,11 @@ _EARLY: Final = 2.0
 _EMPTY_MARKS: Final = 20
 
 
-class Tested(Protocol):
-    """The parts of a device that are tested."""
-
-    torch_device: torch.device
-
-    def synchronize(self) -> None:
-        """Wait until the device has finished all submitted work."""
+class Tested(Device, Protocol):
+    """A device with the parts that are tested besides."""
 
     def event_stopwatch(self, marks: int) -> Stopwatch:
         """Return a stopwatch of events; raise the backend's own error if it has no events."""
-
-    def allocated_bytes(self) -> int | None:
-        """Return the bytes of live tensors."""
 
     def peak_bytes(self) -> int | None:
         """Return the peak of the bytes of live tensors."""
