@@ -292,21 +292,6 @@ def _autograd(spec: Spec) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _watch_linear(recorder: _Recorder) -> Iterator[None]:
-    linear = functional.linear
-
-    def watch_linear(*args: Any, **keywords: Any) -> Any:
-        recorder.in_linear = True
-        try:
-            return linear(*args, **keywords)
-        finally:
-            recorder.in_linear = False
-
-    with patch_attribute(functional, "linear", watch_linear):
-        yield
-
-
-@contextmanager
 def _allow_foreach() -> Iterator[None]:
     """Make optimizers update all fake weights at once, as on a GPU."""
     types = _optimizers._foreach_supported_types  # noqa: SLF001
@@ -320,7 +305,7 @@ def _allow_foreach() -> Iterator[None]:
 @contextmanager
 def _imitate_gpu(recorder: _Recorder) -> Iterator[None]:
     """Make autocast, gradient scaling, optimizers and attention work on fakes as they do with a GPU."""
-    attention = functional.scaled_dot_product_attention
+    attention, linear = functional.scaled_dot_product_attention, functional.linear
 
     def attend(query: Any, key: Any, value: Any, *args: Any, **keywords: Any) -> Any:
         if not query.is_cuda or query.dim() != 4 or query.shape[-1] % _HEAD_UNIT:
@@ -331,12 +316,19 @@ def _imitate_gpu(recorder: _Recorder) -> Iterator[None]:
             return _Attention.apply(query, key, value)
         return _attention_output(query, value)
 
+    def watch_linear(*args: Any, **keywords: Any) -> Any:
+        recorder.in_linear = True
+        try:
+            return linear(*args, **keywords)
+        finally:
+            recorder.in_linear = False
+
     with (
         patch_attribute(torch.cuda.amp.common, "amp_definitely_not_available", lambda: False),
         patch_attribute(torch.cuda, "is_bf16_supported", lambda *_: True),
         patch_attribute(torch.amp.GradScaler, "_maybe_opt_step", lambda _scaler, optimizer, *_: optimizer.step()),
         patch_attribute(torch.amp.GradScaler, "get_scale", lambda _scaler: 1.0),
-        _watch_linear(recorder),
+        patch_attribute(functional, "linear", watch_linear),
         _allow_foreach(),
         patch_attribute(functional, "scaled_dot_product_attention", attend),
     ):

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from statistics import median
-from time import perf_counter_ns
 from typing import Any, Final
 
 import torch
 
 from tputfind.worker.batch import Batch
 from tputfind.worker.devices.protocol import Device
+from tputfind.worker.loops import one_at_a_time
 from tputfind.worker.structures import tensors_of
 
 _SLOTS: Final = 2
@@ -101,10 +101,4 @@ def _cuda_tensors(output: object) -> list[torch.Tensor]:
 
 
 def _median_ms(device: Device, copy: Callable[[], None]) -> float:
-    spans_ms = []
-    for _ in range(_REPEATS):
-        start_ns = perf_counter_ns()
-        copy()
-        device.synchronize()
-        spans_ms.append((perf_counter_ns() - start_ns) / 1e6)
-    return median(spans_ms)
+    return median(one_at_a_time(device, copy, _REPEATS).synchronised_ms)
