@@ -114,30 +114,28 @@ class _Timed:
         if (graph, condition) not in self._warm:
             work = _work_of(self._replay if graph else self._batch, self._batch)
             if condition != "warm":
-                step = _chain(self._feeder(pinned=condition == "pinned"), work.step)
+                step = self._feeding(work.step, pinned=condition == "pinned")
                 work = Work(step, step)
             self._warm[graph, condition] = work, warmed_s(self._device, work, self._spec, self._announce)
         return self._warm[graph, condition]
 
-    def _feeder(self, *, pinned: bool) -> Callable[[], None]:
+    def _feeding(self, step: Step, *, pinned: bool) -> Step:
         if not self._batch.shapes:
             raise CannotRunSo("a step without tensors as inputs copies nothing")
         try:
-            return self._batch.feed_from_host(pinned=pinned)
+            feed = self._batch.feed_from_host(pinned=pinned)
         except BadRequest as whole:
             raise CannotRunSo(whole.message) from None
+
+        def feed_and_step() -> object:
+            feed()
+            return step()
+
+        return feed_and_step
 
 
 def _work_of(step: Step, batch: Batch) -> Work:
     return Work(step, step, restore=lambda: batch.restore)
-
-
-def _chain(feed: Callable[[], None], step: Step) -> Step:
-    def feed_and_step() -> object:
-        feed()
-        return step()
-
-    return feed_and_step
 
 
 def _lead_in(device: Device, work: Work, batches: int) -> None:
@@ -247,9 +245,7 @@ def time_pipeline(asked: clocks.Asked, announce: Callable[[float], None]) -> Ite
         with inference(max((spec.grad_mode for spec in asked.specs), key=GRAD_MODES.index)):
             for cells in _time_in_turns(pipeline, asked, seconds, announce):
                 yield clocks.PipelineTimes(cells=cells)
-    except TputfindError:
-        raise
-    except GeneratorExit:
+    except (TputfindError, GeneratorExit):
         raise
     except BaseException as error:  # a model can raise anything, even SystemExit
         yield clocks.PipelineTimes(failure=failure_of(error, device, asked.batch_size), failed_model=at_work)

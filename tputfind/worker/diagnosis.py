@@ -70,7 +70,13 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     is_unused = spec.parallel == "ddp" and not spec.find_unused_parameters and UNUSED_PARAMETERS in f"{first}"
     names = attempt.names_without_gradient(first) if is_unused else ""
     if is_unused and runs_with(find_unused_parameters=True):
-        return _unused_parameters_diagnosis(names)
+        notice = Notice(
+            kind="unused_parameters",
+            seen="trained in DistributedDataParallel with find_unused_parameters=True",
+            cause=f"a backward pass leaves {names} without gradients",
+            advice="DDP looks for such parameters at every step: freeze those that are never trained",
+        )
+        return Diagnosis(find_unused_parameters=True, caveats=(notice,))
     can_keep = spec.phase != "step" and spec.own_code and not device.capabilities.is_cpu and attempt.lengths > 0
     alone = range(1, 1 + min(attempt.lengths, _MOST_LENGTHS)) if attempt.lengths > 1 else ()
     for number in (None, *alone) if can_keep else ():
@@ -148,16 +154,6 @@ class _Attempt:
         names = [trained[number] for number in map(int, numbered[1].split()) if number < len(trained)]
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return f"parameters {', '.join(names[:_SHOWN])}{more}"
-
-
-def _unused_parameters_diagnosis(names: str) -> Diagnosis:
-    notice = Notice(
-        kind="unused_parameters",
-        seen="trained in DistributedDataParallel with find_unused_parameters=True",
-        cause=f"a backward pass leaves {names} without gradients",
-        advice="DDP looks for such parameters at every step: freeze those that are never trained",
-    )
-    return Diagnosis(find_unused_parameters=True, caveats=(notice,))
 
 
 def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int) -> Diagnosis | None:

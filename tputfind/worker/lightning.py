@@ -38,8 +38,6 @@ class LightningTraining(Training):
                 "set self.automatic_optimization = False and step each in training_step, as Lightning 2 has it",
             )
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
-        self._scale = 0.0
-        self.loss_is_own = True
         self._idle = idle_of(self.optimizers)
         self._attach(schedulers)
         for begins in (self._module.on_fit_start, self._module.on_train_start, self._module.on_train_epoch_start):

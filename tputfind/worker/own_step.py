@@ -267,7 +267,9 @@ class OwnStep:
     def _check_place(self) -> None:
         """Check that the step runs on the measured device."""
         own = _takes_memory_of(self._device)
-        if own is False or (own is None and _takes_memory_of_another()):
+        if own is None and (other := kind_here()) is not None:
+            own = not _takes_memory_of(torch.device(other))
+        if own is False:
             raise BadRequest(
                 f"{self._spec.model}: its step does not run on {self._device}, which is measured",
                 "make what it holds on tputfind.context().device",
@@ -386,11 +388,6 @@ def _takes_memory_of(device: torch.device) -> bool | None:
     module: Any = torch.get_device_module(device)
     taken = getattr(module, "max_memory_allocated", None)
     return None if taken is None else bool(taken(device) > 0)
-
-
-def _takes_memory_of_another() -> bool:
-    other = kind_here()
-    return other is not None and bool(_takes_memory_of(torch.device(other)))
 
 
 def make_workload(

@@ -44,6 +44,9 @@ class Training:
     """The module to train; wrapped for several devices if requested."""
     optimizers: list[torch.optim.Optimizer]
     has_own_optimizers: ClassVar = False
+    loss_is_own = True
+    """Whether the last step used a loss that the model returned."""
+    _scale = 0.0
 
     def __init__(self, module: nn.Module, spec: Spec, device: torch.device, *, spreads: bool = False) -> None:
         """Put a module into training mode, and make its optimizer; with ``spreads``, for all devices of the job.
@@ -62,8 +65,6 @@ class Training:
         self._weights, self._clip, self._times = weights, spec.clip, spec.accumulate
         self._idle = idle_of(self.optimizers)
         self._scaler = torch.amp.GradScaler(device.type) if spec.scales_gradients else None
-        self._scale = 0.0
-        self.loss_is_own = True
         self._place: Hashable = _UNKNOWN
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
