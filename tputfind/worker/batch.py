@@ -184,9 +184,7 @@ class Batch:
     @property
     def eager(self) -> Batch | None:
         """A batch of the same inputs that runs the model eagerly; None if this batch does so itself."""
-        if self._prepared is self._as_it_is:
-            return None
-        return self.again()
+        return None if self._prepared is self._as_it_is else self.again()
 
     def feed_from_host(self, *, pinned: bool) -> Callable[[], None]:
         """Return a function that copies inputs from host memory into the resident tensors, as for new data.

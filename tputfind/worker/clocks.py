@@ -206,10 +206,7 @@ _LOOPS: Final[Mapping[clocks.TimingMethod, Callable[[Device, Work, int, int], Sa
     "graph": _events_at_end,
     "submission": _boundaries,
 }
-"""The loops by the first method that they measure.
-
-A loop takes a device, the work (a batch or the replay of its graph), the numbers of timings and of lead-in batches.
-"""
+"""The loops by the first method that they measure; the last two arguments count timings and lead-in batches."""
 
 
 _CALIBRATIONS: Final = 5

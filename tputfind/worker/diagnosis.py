@@ -118,8 +118,8 @@ class _Attempt:
         self.lengths = 0
         """The number of one-dimensional integer inputs of a model of the user's."""
 
-    def error(self, *batch_sizes: int) -> BaseException | None:
-        """Return the exception of two steps at each of these batch sizes; None if there is none."""
+    def error(self, batch_size: int) -> BaseException | None:
+        """Return the exception of two steps at a batch size; None if there is none."""
         try:
             if self._workload is None:
                 free_memory(self._device.torch_device)  # an earlier model may be in reference cycles
@@ -129,14 +129,13 @@ class _Attempt:
                 if self._trains:
                     self._workload.train()
             with gradients(self.spec):
-                for size in batch_sizes:
-                    batch = self._workload.batch(size)
-                    self.seen = batch.seen
-                    for _ in range(_STEPS):
-                        if batch.restore is not None:
-                            batch.restore()
-                        batch()
-                    self._device.synchronize()
+                batch = self._workload.batch(batch_size)
+                self.seen = batch.seen
+                for _ in range(_STEPS):
+                    if batch.restore is not None:
+                        batch.restore()
+                    batch()
+                self._device.synchronize()
         except BaseException as error:  # a model can raise anything
             return error.with_traceback(None)  # the frames would keep tensors alive
         return None

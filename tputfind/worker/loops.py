@@ -22,14 +22,8 @@ The host waits for the device before each check; with this interval the device h
 """
 Announce = Callable[[float], None]
 """Takes the expected seconds of the next stage, which distinguish a long stage from a hang."""
-
-
 Restore = Callable[[], None]
 """Undoes the writes of a step into its inputs."""
-
-
-def _nothing() -> Restore | None:
-    return None
 
 
 class Work(NamedTuple):
@@ -43,8 +37,8 @@ class Work(NamedTuple):
     step: Callable[[], object]
     single: Callable[[], object]
     lead_in: int = 1
-    restore: Callable[[], Restore | None] = _nothing
-    held: Callable[[], object] = _nothing
+    restore: Callable[[], Restore | None] = lambda: None
+    held: Callable[[], object] = lambda: None
 
     def restore_inputs(self) -> None:
         """Undo the writes of the last step into its inputs, if there are any."""

@@ -68,16 +68,12 @@ class _Member:
         self._folder = Path(group.folder)
         self._pipes: list[int] = []
         self._back: list[int] = []
-        self._has_joined = False
         self._steps = self._before = self._unread = 0
         self._begin_s = 0.0
         self._at_work = False
 
     def join(self, device: torch.device) -> None:
-        """Initialise torch's process group on a device at the first call; instances have none."""
-        if self._has_joined:
-            return
-        self._has_joined = True
+        """Initialise torch's process group on a device; instances have none."""
         if not self.are_instances:
             self._init_process_group(device)
         others = range(1, self.size) if self.rank == 0 else (self.rank,)

@@ -257,7 +257,8 @@ def _run_child(control: Connection, question: bytes, handles: tuple[int, int, in
         with suppress(OSError):
             os.setpgid(0, 0)
         _die_with_parent()
-        _prefer_as_oom_victim()
+        with suppress(OSError):  # if memory runs out, the kernel kills this child, not the parent with its record
+            Path("/proc/self/oom_score_adj").write_text("1000")
         control.close()
         for stream in (1, 2):
             os.dup2(output_fd, stream)
@@ -297,12 +298,6 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     if os.getppid() == 1:  # the server died before the call
         os._exit(1)
-
-
-def _prefer_as_oom_victim() -> None:
-    """Have the kernel kill this child, not the parent with its record, if the machine runs out of memory."""
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 _UTILS: Final = "torch._dynamo.utils"

@@ -202,11 +202,8 @@ class Workload:
         """
         draw, size = _FIRST_NEW_DRAW + number, self._spec.smallest_batch
         is_small = batch_size <= self._spec.few_samples  # several times a large one might take the host's memory
-        if (
-            not callable(self._wanted)
-            or not is_small
-            or not is_same(self._make_call(size), self._make_call(size, draw))
-        ):
+        fixed = callable(self._wanted) and is_small and is_same(self._make_call(size), self._make_call(size, draw))
+        if not fixed:
             return self.batch(batch_size, draw)
         samples = range(number * batch_size, (1 + number) * batch_size)
         with torch.inference_mode(mode=False), torch.no_grad():
@@ -514,20 +511,15 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
 
 
 def bytes_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
-    """Return the bytes of tensors by the name of their dtype."""
+    """Return the bytes of tensors by the name of their dtype, or of their class, as with some quantised weights."""
     counts = Counter[str]()
     for tensor in tensors:
         sharded = hasattr(tensor, "full_tensor")  # by FSDP: all of it is the model's
         for part in [tensor] if sharded else plain_tensors(tensor):
-            name = f"{part.dtype}".removeprefix("torch.") if sharded else _dtype_name(part)
+            own = sharded or is_of_torch(part)
+            name = f"{part.dtype}".removeprefix("torch.") if own else type(part).__name__
             counts[name] += part.numel() * part.element_size()
     return dict(counts)
-
-
-def _dtype_name(tensor: torch.Tensor) -> str:
-    """Return the name of a tensor's dtype, or of its class if it is not torch's own, as with some quantised weights."""
-    plain = is_of_torch(tensor)
-    return f"{tensor.dtype}".removeprefix("torch.") if plain else type(tensor).__name__
 
 
 def _shapes(inputs: object) -> str:

@@ -129,10 +129,7 @@ class Accelerator(Device):
     under_a_ceiling = False
 
     def __init__(self, kind: str, index: int, can: Capabilities | None = None) -> None:
-        """Take a device that this machine has, by torch's name for its kind, such as ``xpu``, and its number.
-
-        ``can`` are the capabilities that were found at the start of the run; None before that.
-        """
+        """Take a device that this machine has, by torch's name for its kind, such as ``xpu``, and its number."""
         self.torch_device = torch.device(kind, index)
         self._index = index
         self._module: Any = torch.get_device_module(kind)
@@ -235,10 +232,7 @@ class Accelerator(Device):
             self._give_allocator_the_rest()
 
     def first_step(self, step: Callable[[], object]) -> object:
-        """Run the first step and return its output.
-
-        Under a limit, subtract newly loaded libraries from the allocator's part before and after every module.
-        """
+        """Run a step; under a limit, take newly loaded libraries off the allocator's part at every module."""
         if not self.slows_first_step:
             return step()
         output = around_every_module(step, self._give_allocator_the_rest)

@@ -58,10 +58,8 @@ def host_memory() -> tuple[int, int]:
 
 def core_wait_s() -> float:
     """Return the total seconds that this thread has waited for a core; 0 if the kernel does not count them."""
-    try:
-        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
+    fields = _text(Path("/proc/thread-self/schedstat")).split()
+    return int(fields[1]) / 1e9 if len(fields) > 1 else 0.0
 
 
 def version_of(distribution: str) -> str | None:
@@ -72,20 +70,14 @@ def version_of(distribution: str) -> str | None:
 
 
 def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
+    lines = _text(Path("/proc/cpuinfo")).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()  # the last two start a program
 
 
 def status_bytes(field: str) -> int | None:
     """Return a field of /proc/self/status in bytes; None if the file or the field is missing."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
+    lines = _text(Path("/proc/self/status")).splitlines()
     sizes = (line.split() for line in lines if line.startswith(f"{field}:"))
     return next((int(size[1]) * 1024 for size in sizes), None)
 
