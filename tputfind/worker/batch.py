@@ -123,10 +123,7 @@ class Batch:
         self._run = None
 
     def _first(self) -> object:
-        """Run the step, and check whether its output is lazy and whether it writes into its inputs.
-
-        If the model compiles itself, the step is repeated until nothing more is compiled.
-        """
+        """Run the step, and check whether its output is lazy and whether it writes into its inputs."""
         versions = self._written()
         if self.compiled is None:
             output, self.compiled = first_output(self._prepared)

@@ -276,22 +276,19 @@ def _load_model(spec: Spec, device: Device, batch_size: int, announce: Callable[
 
 
 def _time_in_turns(
-    pipeline: _Pipeline, asked: clocks.Asked, seconds: float, announce: Callable[[float], None]
+    pipeline: _Pipeline, asked: clocks.Asked, iteration_s: float, announce: Callable[[float], None]
 ) -> Iterator[tuple[clocks.StageCell, ...]]:
-    """Time by every method in every turn, in a rotating order, so that drift favours no method.
-
-    An iteration takes about this many ``seconds``.
-    """
+    """Time by every method in every turn, in a rotating order, so that drift favours no method."""
     ways = [way for way in _WAYS if way != "events" or pipeline.device.capabilities.events]
     if asked.drop:
         for way in ways:
-            announce((asked.drop + 1) * seconds)
+            announce((asked.drop + 1) * iteration_s)
             _time_iterations(pipeline, way, asked.drop)
     for number, count in enumerate(clocks.turn_counts(asked.repeats - asked.drop)):
         begin = number % len(ways)
         cells: list[clocks.StageCell] = []
         for way in ways[begin:] + ways[:begin]:
-            announce((count + 1) * seconds)
+            announce((count + 1) * iteration_s)
             cells += [
                 clocks.StageCell(stage=stage, way=way, figures=clocks.Figures.of(samples_ms))
                 for stage, samples_ms in _time_iterations(pipeline, way, count).items()

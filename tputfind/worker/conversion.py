@@ -18,10 +18,7 @@ REAL: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def convert_tensor(tensor: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    """Return a real floating-point tensor in a dtype; others, and those of subclasses with a dispatch, unchanged.
-
-    Nested tensors are converted.
-    """
+    """Return a real floating-point tensor in a dtype; others, and those of subclasses with a dispatch, unchanged."""
     if dtype is None or tensor.dtype not in REAL or tensor.is_quantized:
         return tensor
     dispatches = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__

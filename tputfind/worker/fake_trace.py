@@ -1,7 +1,4 @@
-"""The requests of a model to the CUDA caching allocator, found with fake tensors.
-
-Fake tensors need no GPU, no memory and no arithmetic.
-"""
+"""The requests of a model to the CUDA caching allocator, by fake tensors: without a GPU, memory or arithmetic."""
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -101,10 +98,7 @@ class _FakeWorkload(Workload):
     """A workload with real weights on the CPU, since some models read their weights while they are built."""
 
     def move(self) -> None:
-        """Replace the weights by fakes on a fake GPU, in the order of ``Module.to``; later batches are made there too.
-
-        In training the fakes get a new optimizer.
-        """
+        """Replace the weights by fakes on a fake GPU, in the order of ``Module.to``, and make later batches there."""
         self._device = torch.device("cuda")
         moved: dict[torch.Tensor, torch.Tensor] = {}
         self._accumulators = list[object]()

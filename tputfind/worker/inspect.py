@@ -129,10 +129,7 @@ def _looked_at(spec: Spec, device: Device, environment: Environment) -> Inspecti
 def _findings(
     spec: Spec, device: Device, environment: Environment, make_step: Callable[..., OwnStep] = OwnStep
 ) -> Inspection:
-    """Return the findings on a model, which is built if necessary, or on a step that ``make_step`` makes.
-
-    The weights of a library's model take no memory here.
-    """
+    """Return the findings on a model, which is built if necessary, or on a step that ``make_step`` makes."""
     source = find_model(spec)
     unfit = source.unfit(environment.can)
     if unfit:

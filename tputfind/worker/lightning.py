@@ -119,10 +119,7 @@ class LightningTraining(Training):
         self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
-        """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none.
-
-        With accumulation, a step runs the batch and its hooks once for each micro-batch.
-        """
+        """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none."""
         module, counts = self._module, self._spec.mode == "eager"
         run = self._automatic_run(model) if self._automatic else lambda batch, _: drain_value(model(batch))
 

@@ -1,7 +1,4 @@
-"""Checks after the timing: whether a batch is computed correctly, and whether a model keeps results.
-
-It may cache them by input, or keep more with every step.
-"""
+"""Checks after the timing: whether a batch is right, and whether a model caches results or keeps more every step."""
 
 from __future__ import annotations
 

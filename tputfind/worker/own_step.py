@@ -393,8 +393,5 @@ def _takes_memory_of(device: torch.device) -> bool | None:
 def make_workload(
     spec: Spec, device: torch.device, doing: Callable[[str], None] = lambda _: None
 ) -> Workload | OwnStep:
-    """Return the workload of a spec on a device: the user's own step, or a model for inference or training.
-
-    Errors are those of ``OwnStep`` and ``Workload``.
-    """
+    """Return the workload of a spec on a device: the user's own step, or a model for inference or training."""
     return OwnStep(spec, device, doing) if spec.phase == "step" else Workload(spec, device, doing)

@@ -241,10 +241,7 @@ def time_throughput(
 
 
 def _under_load(sampler: _Sampler, plan: Plan, listener: Listener, load: Load, moment: Callable[[], int]) -> Plan:
-    """Work until throughput under a power limit has settled; return the plan of the window that follows.
-
-    Its length is at least ``WINDOW_S`` if the plan sets a time.
-    """
+    """Work until throughput under a power limit has settled; return the plan of the window that follows."""
     # The device idles while the first step loads kernels: the time beyond an ordinary step is a pause.
     load.add_pause(max(0.0, sampler.first_ms - sampler.step_ms) / 1000)
     listener.busy(load.seconds())

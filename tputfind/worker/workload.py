@@ -270,12 +270,9 @@ class Workload:
         return call
 
     def make_inputs(self, batch_size: int) -> None:
-        """Make the inputs of a batch size, since some callables only accept multiples of a number.
-
-        The inputs of the smallest batch size are kept for later use.
-        """
+        """Make the inputs of a batch size, since some callables only accept multiples of a number."""
         if callable(self._wanted) and batch_size == self._spec.smallest_batch:
-            _ = self._smallest
+            _ = self._smallest  # kept for later use
         elif callable(self._wanted):
             self._make_call(batch_size)
 

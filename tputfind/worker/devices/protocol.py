@@ -83,10 +83,7 @@ class Device(Protocol):
         """
 
     def record_allocations(self) -> None:
-        """Record requests to the memory allocator from now on, if the device reports them.
-
-        Call it after ``limit_memory``.
-        """
+        """Record requests to the memory allocator from now on, after ``limit_memory``, if the device reports them."""
         return
 
     def trace(self, batch_size: int, *, complete: bool) -> Trace | None:  # noqa: ARG002

@@ -30,18 +30,12 @@ def found(look: Callable[[], bool]) -> bool:
 class Source(NamedTuple):
     """A model that is not built yet.
 
-    ``build`` returns the module, in fp32 on the CPU, and its inputs; ``finish`` then changes the module's weights.
-
-    The other fields are known before the model is built:
-
-    - ``inputs``: the inputs, if they are drawn.
-    - ``parameters``: the number of parameters.
-    - ``path``: the user's file with the factory, model or weights.
-    - ``unfit``: returns why a device with these capabilities cannot run the model as requested, or an empty string.
-    - ``caveats``: notices that apply to every result of the model.
-    - ``made_of``: text of whatever else determines the built model.
-    - ``deferrable``: whether the module is a library's with random weights, so that ``deferred`` can build it.
-    - ``step``: makes the user's own step, if this is a step instead of a model.
+    ``build`` returns the module, in fp32 on the CPU, and its inputs; ``finish`` then changes the module's weights. The
+    other fields are known before: the ``inputs``, if they are drawn, and the number of ``parameters``; the ``path`` of
+    the user's file with the factory, model or weights; ``unfit``, which returns why a device with these capabilities
+    cannot run the model as requested, or an empty string; ``caveats`` for every result of the model; ``made_of``, text
+    of whatever else determines the built model; whether it is ``deferrable``, a library's with random weights, so that
+    ``deferred`` can build it; and ``step``, which makes the user's own step, if this is a step instead of a model.
     """
 
     build: Callable[[], tuple[nn.Module, Inputs]]

@@ -93,14 +93,11 @@ def backend_mode(name: str) -> type[Compile]:
 
 
 def compilable(module: torch.nn.Module, mode: str | None = None, backend: str = "inductor") -> Callable[..., object]:
-    """Return a module that is compiled at its first call with each set of shapes.
-
-    Everything that this process compiled before is dropped.
-    """
+    """Return a module that is compiled at its first call with each set of shapes."""
     import torch._inductor.compile_fx  # before anything is timed; not in the forking server, as it opens the device
     from torch._dynamo import config, reset
 
-    reset()
+    reset()  # drops whatever this process compiled before
     _counters().clear()  # a model may have compiled parts while it was built
     config.fail_on_recompile_limit_hit = True  # else torch silently runs the rest uncompiled
     compiled: Callable[..., object] = torch.compile(module, dynamic=False, mode=mode, backend=backend)
