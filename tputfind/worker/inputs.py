@@ -4,7 +4,7 @@ import inspect
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, Self, cast
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -41,6 +41,15 @@ class Drawn:
     ones: bool = False
     image: bool = False
     listed: bool = False
+
+    @classmethod
+    def like(cls, example: torch.Tensor, axis: int | None) -> Self:
+        """Return a rule to draw values like an example's, in its shape without the axis of the samples."""
+        shape = tuple(length for place, length in enumerate(example.shape) if place != axis)
+        if example.is_floating_point() or example.is_complex():
+            return cls(shape, axis, example.dtype if example.is_complex() else None)
+        most = int(example.max()) if example.numel() else 1
+        return cls(shape, axis, example.dtype, below=max(2, most + 1))
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
         shape, axis = self.sample_shape, self.axis

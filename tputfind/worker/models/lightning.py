@@ -186,17 +186,7 @@ def as_training(spec: Spec, module: Any, make: MakeInputs | None, described: Cal
 
 def drawn_like(example: Any) -> Any:
     """Return an example of inputs, each tensor replaced by a rule to draw it, with samples along the first axis."""
-
-    def drawn(tensor: torch.Tensor) -> object:
-        if not tensor.dim():
-            return tensor
-        shape = tuple(tensor.shape[1:])
-        if tensor.is_floating_point() or tensor.is_complex():
-            return Drawn(shape, dtype=tensor.dtype if tensor.is_complex() else None)
-        most = int(tensor.max()) if tensor.numel() else 1
-        return Drawn(shape, dtype=tensor.dtype, below=max(2, most + 1))
-
-    return tree_map_only(torch.Tensor, drawn, example)
+    return tree_map_only(torch.Tensor, lambda each: Drawn.like(each, 0) if each.dim() else each, example)
 
 
 def example_call(module: Any) -> Call | None:

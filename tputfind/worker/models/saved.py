@@ -221,15 +221,11 @@ def _lengths(value: object) -> list[Any]:
 
 
 def _drawing_rule(value: object, example: object, batch: object) -> object:
-    """Return a rule to draw an input: values like the example's, in its shape without the batch axis."""
+    """Return a rule to draw an input like its example, with the samples along the batch axis."""
     if not isinstance(value, torch.Tensor) or not isinstance(example, torch.Tensor):
         return example
     axis = next((axis for axis, length in enumerate(_lengths(value)) if length == batch), None)
-    shape = tuple(length for place, length in enumerate(example.shape) if place != axis)
-    if example.is_floating_point() or example.is_complex():
-        return Drawn(shape, axis, example.dtype if example.is_complex() else None)
-    most = int(example.max()) if example.numel() else 1
-    return Drawn(shape, axis, example.dtype, below=max(2, most + 1))
+    return Drawn.like(example, axis)
 
 
 def file_of(spec: Spec) -> Path | None:
