@@ -223,10 +223,7 @@ class _Pipeline(NamedTuple):
 
 
 def time_pipeline(asked: clocks.Asked, announce: Callable[[float], None]) -> Iterator[clocks.PipelineTimes]:
-    """Build both models, calibrate the host's work, and time the pipeline by every method that the device supports.
-
-    Yield the times of each turn, or a failure as the last item.
-    """
+    """Time the pipeline by each method that the device supports; yield the times of each turn, at last any failure."""
     device = open_device(asked.specs[0].device, asked.can)
     at_work = asked.specs[0].model
     try:

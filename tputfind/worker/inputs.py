@@ -66,20 +66,14 @@ class Each:
 Call = tuple[tuple[object, ...], dict[str, object]]
 """Positional and keyword arguments."""
 MakeInputs = Callable[[int], object]
-"""Makes the inputs of one step from a batch size.
-
-They are a tuple of arguments, a dict of keyword arguments, or a single argument.
-"""
+"""Makes the inputs of one step from a batch size: a tuple of arguments, a dict of keywords, or a single argument."""
 Inputs = Call | MakeInputs
 """The arguments of a step, with ``Drawn`` for each tensor to be drawn, or the callable that makes them."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Several rows per sample along an axis of a tensor, such as the nodes of graphs.
-
-    They can be counted, but not selected by sample.
-    """
+    """Several rows per sample along an axis, such as the nodes of graphs; they can be counted, but not selected."""
 
     axis: int
     each: int

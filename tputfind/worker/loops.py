@@ -89,10 +89,7 @@ class Singles(NamedTuple):
 
 
 def try_steps(device: Device, work: Work, steps: int, announce: Announce) -> Steps:
-    """Run a trial's steps, each output alive while the next is made.
-
-    The time is that of the host clock from the call to the synchronised output.
-    """
+    """Run a trial's steps, each output alive while the next is made, and time each up to its synchronised output."""
     spans_ms: list[float] = []
     returned: int | None = None
     output: object = None

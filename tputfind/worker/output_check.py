@@ -287,10 +287,7 @@ def _apart(looks: Sequence[_Look], others: Sequence[_Look], axes: dict[int, int]
 def _check_not_finite(
     batch: Batch, bad: Sequence[int], axes: dict[int, int], small_size: int
 ) -> OutputCheck | Failure | None:
-    """Run some of the samples that are not finite in a small batch.
-
-    Return a failure if one of them is finite there, and None if there are no such samples.
-    """
+    """Run samples that are not finite in a small batch; return a failure if one is finite there, None without any."""
     if not bad:
         return None
     some = [bad[len(bad) * number // small_size] for number in range(small_size)]
@@ -354,17 +351,14 @@ def _copy_values(tensor: torch.Tensor) -> _Sample:
 
 
 def _are_fine(output: torch.Tensor, axis: int) -> torch.Tensor:
-    """Return which places along an axis hold finite values, or minus infinity among them, as masks write it.
-
-    In fp16 minus infinity may also be an overflow.
-    """
+    """Return which places along an axis hold finite values, or minus infinity among them, as masks write it."""
 
     def rows_of(values: torch.Tensor) -> torch.Tensor:
         return values.movedim(axis, 0).reshape(output.shape[axis], -1)
 
     finite = rows_of(torch.isfinite(output))
     fine = finite.all(dim=1)
-    if output.dtype in _MASKING and not bool(fine.all()):
+    if output.dtype in _MASKING and not bool(fine.all()):  # in fp16 minus infinity may be an overflow
         fine |= (finite | rows_of(torch.isneginf(output))).all(dim=1) & finite.any(dim=1)
     return fine
 

@@ -38,10 +38,7 @@ A short disturbance of one does not hold up the others. If they catch up in a pa
 many steps in the window without waiting.
 """
 _PEERS_SPEAK_S: Final = 5.0
-"""Seconds that a process waits after it has lost another one.
-
-The process that failed first can report the cause in this time.
-"""
+"""Seconds that a process waits after it has lost another one, which can report the cause in this time."""
 _TIMEOUT: Final = timedelta(hours=1)
 """Longer than any step: the parent limits the time of steps itself."""
 _TIMED_BY_DDP: Final = 10

@@ -24,10 +24,7 @@ import psutil
 from tputfind.processes.children import COMPILER_CACHE, COPY, COPY_WITH, IMPORT, KILL, LIVE_OBJECT, NO_FORK, OPENED
 
 _FOR_THE_PARENT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that a service manager sends to every process of a group.
-
-The parent handles them and shuts this process down.
-"""
+"""Signals that a service manager sends to every process of a group; the parent handles them and ends this one."""
 
 
 def serve(control_fd: int) -> None:

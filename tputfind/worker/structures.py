@@ -116,10 +116,7 @@ def moves(value: object) -> bool:
 
 
 def contents_of(value: object) -> dict[Any, Any] | None:
-    """Return the parts of a container or dataclass, or the attributes of an object without ``to`` that holds tensors.
-
-    None for any other value.
-    """
+    """Return the parts of a container or dataclass or the attributes of an object with tensors and no ``to``; else None."""
     parts = parts_of(value)
     if parts is None and not moves(value) and not callable(value) and any(True for _ in _tensors(value, 0, set())):
         parts = attributes_of(value)
@@ -168,10 +165,7 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *,
 
 
 def has_same_parts(one: object, other: object, depth: int = 0, seen: Copies | None = None) -> bool:
-    """Return whether a value, and its copy by ``copy_containers``, hold the same objects.
-
-    ``seen`` holds the pairs of objects compared so far, which may refer to each other.
-    """
+    """Return whether a value and its copy by ``copy_containers`` hold the same objects; ``seen`` are compared."""
     seen = {} if seen is None else seen
     if one is other or depth > _DEEPEST or (id(one) in seen and seen[id(one)][1] is other):
         return True
@@ -236,10 +230,7 @@ def _tensors(value: object, depth: int, seen: set[int]) -> Iterator[torch.Tensor
 
 
 def is_lazy(output: object, seen: dict[int, object] | None = None) -> bool:
-    """Return whether a value, or a part of it, may still be uncomputed: an iterator, a future or a coroutine.
-
-    ``seen`` holds the containers searched so far, by id: they may refer to each other.
-    """
+    """Return whether a value, or a part of it, may still be uncomputed: an iterator, a future or a coroutine."""
     seen = {} if seen is None else seen
     if isinstance(output, torch.Tensor) or id(output) in seen:
         return False
@@ -248,7 +239,7 @@ def is_lazy(output: object, seen: dict[int, object] | None = None) -> bool:
     parts = parts_of(output)
     if parts is None:
         return False
-    seen[id(output)] = output
+    seen[id(output)] = output  # which its parts may refer to
     return any(is_lazy(part, seen) for part in parts.values())
 
 

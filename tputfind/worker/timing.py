@@ -57,10 +57,7 @@ class Listener(Protocol):
         """Announce that the throughput window begins, or that it has ended."""
 
     def meet(self, work: Callable[[], int]) -> int:
-        """Work until the processes of all devices that are timed together get here; return the number of steps.
-
-        It is 0 if this process is timed alone.
-        """
+        """Work until the processes that are timed together get here; return the number of steps, 0 if it is alone."""
 
 
 class Window(NamedTuple):

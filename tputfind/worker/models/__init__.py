@@ -46,12 +46,9 @@ def find_model(spec: Spec) -> Source:
 
 
 def import_user_file(spec: Spec) -> None:
-    """Import the file of a factory before any other work, because some settings must be made before threads start.
-
-    ``find_model`` raises again whatever the import raises.
-    """
+    """Import the file of a factory before any other work, because some settings must be made before threads start."""
     if spec.source == "factory":
-        with suppress(BaseException):
+        with suppress(BaseException):  # which ``find_model`` raises again
             factory.import_home(spec.model)
 
 

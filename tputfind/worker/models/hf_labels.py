@@ -22,10 +22,7 @@ _Parts = Mapping[str, Part]
 
 
 def draw_labels(model: Model, parts: _Parts) -> _Labels:
-    """Return the labels with which a model computes its own loss; empty if no rule applies.
-
-    Labels that ``forward`` does not take are left out.
-    """
+    """Return the labels for a model's own loss, as far as ``forward`` takes them; empty if no rule applies."""
     name = type(model.module).__name__
     rule = next((rule for ending, rule in _RULES.items() if name.endswith(ending)), _contrastive)
     return {name: part for name, part in rule(model, parts).items() if name in model.takes}

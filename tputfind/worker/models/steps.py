@@ -23,10 +23,7 @@ class StepOfSize(Step):
 
 
 def is_step_maker(factory: object) -> bool:
-    """Return whether a callable makes a step for a batch size: it has exactly one required argument, a positional one.
-
-    Modules and their classes are no step makers.
-    """
+    """Return whether a callable makes a step for a batch size: it requires exactly one argument, a positional one."""
     is_module = isinstance(factory, nn.Module) or (isinstance(factory, type) and issubclass(factory, nn.Module))
     if is_module or not callable(factory):
         return False
@@ -46,10 +43,7 @@ def is_step(made: object) -> bool:
 
 
 def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | None = None) -> Source:
-    """Return the source of the steps of a step maker, which makes a function for a batch size: a call is one step.
-
-    If the spec does not request a step yet, it raises IsOwnStep.
-    """
+    """Return the source of the steps of a step maker, which makes a function for a batch size: a call is one step."""
     function = inspect.unwrap(maker)
     if inspect.iscoroutinefunction(function):
         raise BadRequest(

@@ -123,10 +123,7 @@ def compile_now(step: Callable[[], object]) -> Compiled:
 
 
 def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
-    """Run the first step of a model as it is; return its output and the model's own compilations, or None without any.
-
-    If the step compiled anything, it is repeated until it compiles nothing more, or at most 10 times.
-    """
+    """Run the first step of a model as it is; return its output and its own compilations, or None without any."""
     before = graphs_now()
     output, seconds, _ = _call_until_compiled(step)
     if graphs_now() == before:
