@@ -116,7 +116,7 @@ def moves(value: object) -> bool:
 
 
 def contents_of(value: object) -> dict[Any, Any] | None:
-    """Return the parts of a container or dataclass or the attributes of an object with tensors and no ``to``; else None."""
+    """Return the parts of a container or dataclass, or attributes if an object holds tensors and has no ``to``."""
     parts = parts_of(value)
     if parts is None and not moves(value) and not callable(value) and any(True for _ in _tensors(value, 0, set())):
         parts = attributes_of(value)

@@ -86,7 +86,10 @@ def find(spec: Spec) -> Source:
         arguments = weighted | resized | ({"quantize": True} if family.quantized else {})
         with warnings.catch_warnings(), weights_only() if weights else _keep_random_weights():
             warnings.simplefilter("ignore")  # some builders announce changes to their initial weights
-            module = _build(spec, arguments)
+            try:
+                module: nn.Module = models.get_model(spec.model, **arguments)
+            except OSError as error:  # from urllib: published weights are downloaded once, and kept
+                raise BadRequest(f"--weights {spec.weights}: they cannot be fetched: {error}") from None
         if file is not None:
             load(module, file, spec.model)
         return module, inputs
@@ -172,16 +175,6 @@ def _published_weights(spec: Spec) -> Any:
         names, named = ", ".join(known), shorten_text(spec.weights, LONGEST_PATH)
         raise BadRequest(f"--weights: {named!r} is neither a file nor weights of {spec.model}: it has {names}")
     return None
-
-
-def _build(spec: Spec, arguments: dict[str, Any]) -> nn.Module:
-    from torchvision import models
-
-    try:
-        module: nn.Module = models.get_model(spec.model, **arguments)
-    except OSError as error:  # from urllib: published weights are downloaded once, and kept
-        raise BadRequest(f"--weights {spec.weights}: they cannot be fetched: {error}") from None
-    return module
 
 
 @contextmanager
