@@ -265,10 +265,6 @@ def shows_samples(value: object, split: Split) -> bool:
     return any(isinstance(leaf, int) or (leaf == "listed" and tensors_of(part)) for part, leaf in leaves(value, split))
 
 
-def _is_array(value: object) -> bool:
-    return hasattr(type(value), "__array__") and hasattr(value, "shape")
-
-
 def outline(
     value: Any,
     depth: int = 0,
@@ -289,7 +285,7 @@ def outline(
         return value
     if isinstance(value, float):
         return "float"
-    if _is_array(value):
+    if hasattr(type(value), "__array__") and hasattr(value, "shape"):  # an array
         return ("array", tuple(value.shape))
     parts = parts_of(value)
     parts = attributes_of(value) if parts is None else parts

@@ -172,13 +172,18 @@ class Accelerator(Device):
         torch.accelerator.set_device_index(self._index)
 
     def environment(self) -> Environment:
-        properties = self._properties()
+        properties: Any = None
+        name: Any = None
+        with suppress(Exception):  # AttributeError, or whatever a backend raises instead
+            properties = self._module.get_device_properties(self._index)
+        with suppress(Exception):  # as above
+            name = getattr(properties, "name", None) or self._module.get_device_name(self._index)
         free, total = self._free_and_total() or (None, None)
         uuid = getattr(properties, "uuid", None)
         tested = self._clock_test is not None
         return Environment(
             device=str(self.torch_device),
-            device_name=self._name(properties),
+            device_name=str(name or self.torch_device.type),
             device_uuid=None if uuid is None else str(uuid),
             memory_total_bytes=total,
             memory_free_bytes=free,
@@ -292,17 +297,6 @@ class Accelerator(Device):
             return MemoryUse(None, None, None)
         retries = (self._ask_module("memory_stats", self._index) or {}).get("num_alloc_retries")
         return MemoryUse(self._count("max_memory_allocated"), self._count("max_memory_reserved"), retries)
-
-    def _properties(self) -> object:
-        with suppress(Exception):  # AttributeError, or whatever a backend raises instead
-            return self._module.get_device_properties(self._index)
-        return None
-
-    def _name(self, properties: object) -> str:
-        name = getattr(properties, "name", None)
-        with suppress(Exception):  # as above
-            name = name or self._module.get_device_name(self._index)
-        return str(name or self.torch_device.type)
 
     def _outside_bytes(self) -> int:
         """Return the process's device memory outside the allocator: context, kernels, library handles."""
