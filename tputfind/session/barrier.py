@@ -17,27 +17,6 @@ _PATIENCE_S: Final = 300.0
 """Maximum wait for the slowest process, in seconds; the processes that have arrived by then go on without it."""
 
 
-class Barrier:
-    """The barrier of a process whose device is measured alone, as a context manager: it never waits."""
-
-    reader: int | None = None
-    """File descriptor from which the process reads the signal to go on; None if it never waits."""
-
-    @property
-    def all_busy_share(self) -> float | None:
-        """Fraction of the process's throughput window during which all other devices worked; None without others."""
-        return None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Do nothing; a ``Seat`` ends the work of its process here."""
-
-    def hear(self, word: Timed) -> None:
-        """Handle a message of the process; if the process waits for others, return when it may go on."""
-
-
 class Meeting:
     """A reusable barrier for a fixed number of seats; a process that dies leaves it."""
 
@@ -50,11 +29,7 @@ class Meeting:
         self._interrupted = False
 
     def wait(self) -> None:
-        """Wait until every process that has not left has arrived.
-
-        Raises:
-            KeyboardInterrupt: ``interrupt`` was called.
-        """
+        """Wait until every process that has not left has arrived; KeyboardInterrupt if ``interrupt`` was called."""
         with self._changed:
             before = self._passed
             self._come += 1
@@ -87,11 +62,15 @@ class Meeting:
         self._changed.notify_all()
 
 
-class Seat(Barrier):
-    """One device's place at a meeting; records when its process worked, in seconds of the host's monotonic clock."""
+class Seat:
+    """One device's place at a meeting, as a context manager; records when its process worked, in monotonic seconds.
+
+    ``reader`` is the file descriptor from which the process reads the signal to go on.
+    """
 
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
+        self.reader: int | None = None
         self._writer: int | None = None
         self._window_s: tuple[float, float] | None = None
         self._busy_from_s: float | None = None
@@ -129,6 +108,7 @@ class Seat(Barrier):
 
     @property
     def all_busy_share(self) -> float | None:
+        """Fraction of the process's throughput window during which all other devices worked; None without a window."""
         others = [seat.busy_s for seat in self._meeting.seats if seat is not self]
         return None if self._window_s is None else fleet.all_busy_share_of_window(self._window_s, others)
 

@@ -19,7 +19,7 @@ from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.edge import bracket
 from tputfind.search.forecast import Known, NonMonotonic, expected_batch, expected_non_monotonic, index_limits
 from tputfind.session import expectations, progress, stopping
-from tputfind.session.barrier import Barrier
+from tputfind.session.barrier import Seat
 from tputfind.session.inspect import now
 from tputfind.session.outcome import LIMITS, check_batch_size_counts, judge_output, no_answer, obstacle
 from tputfind.session.progress import Progress
@@ -366,8 +366,8 @@ class Session:
     def _sizes_of_single_rows(self) -> set[int]:
         return {row.batch_size for row in self.record.single_rows}
 
-    def time_beside_others(self, batch_size: int, barrier: Barrier, taken: Sequence[Trial]) -> None:
-        """Time a batch size in one more process, which meets the processes of other devices at a barrier.
+    def time_beside_others(self, batch_size: int, seat: Seat, taken: Sequence[Trial]) -> None:
+        """Time a batch size in one more process, which meets the processes of other devices at its seat.
 
         The trials ``taken`` on the device alone set the timeout.
         """
@@ -375,7 +375,7 @@ class Session:
         number = 0 if row is None else len(row.timings)
         self._progress.doing(f"timing batch {batch_size} with all devices busy, process {number + 1}", None)
         planned = stopping.process_plan(self._spec, number)
-        (timed,) = self.runner.time_batches((batch_size,), number, planned, None, taken, barrier=barrier)
+        (timed,) = self.runner.time_batches((batch_size,), number, planned, None, taken, seat=seat)
         self._keep(timed)
 
     def _keep(self, row: Row) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from statistics import median
 from time import perf_counter
 from typing import Final
@@ -28,7 +28,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import NEGLIGIBLE_BYTES
 from tputfind.search.forecast import going_on
 from tputfind.session import health
-from tputfind.session.barrier import Barrier
+from tputfind.session.barrier import Seat
 from tputfind.session.host_load import HostWatch
 from tputfind.units import format_bytes
 
@@ -44,7 +44,6 @@ OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """Changes up to this in the memory of other processes are ignored: one block that the CUDA allocator requests."""
 UNSTEADY_ATTEMPTS: Final = 3
 """Maximum number of tries of a trial if other processes allocate or free device memory during it."""
-ALONE: Final = Barrier()
 
 
 class TrialRunner:
@@ -168,7 +167,7 @@ class TrialRunner:
                     trial = _trial_of(next(answers, None))
                     seconds, tried = perf_counter() - start, True
                     yield msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
-                    for row in _rows(answers, watch, host, ALONE, others_bytes):
+                    for row in _rows(answers, watch, host, None, others_bytes):
                         if row.failure is None:
                             yield row
                 except ChildFailed as death:
@@ -198,25 +197,25 @@ class TrialRunner:
         passed: Passed | None,
         taken: Sequence[Trial],
         *,
-        barrier: Barrier = ALONE,
+        seat: Seat | None = None,
     ) -> Generator[Row]:
         """Time batch sizes in one fresh process, up to the first that fails; a dying process fails the current one.
 
         The process may end early with the batch sizes done so far, but with at least one. ``number`` is the number of
         the rows' process, from 0, and ``plan`` sets the steps; the trials ``taken`` before set the timeout. Each row
         holds one timing, with the device's health and the host's load during it. The process meets the processes of
-        other devices at the ``barrier``.
+        other devices at the meeting of its ``seat``.
         """
         others_bytes = self.memory_of_others_bytes()
         sizes, limit_bytes, timed = tuple(batch_sizes), self.memory_limit_bytes, 0
         host = HostWatch(on_host=self._can.is_cpu, cores=self._cores, server_pid=self._children.server_pid)
-        with health.Watches(self._uuids) as watch, barrier:
-            together = barrier.reader is not None
-            question = TimeBatches(self.spec, plan, sizes, number, limit_bytes, passed, self._can, together)
-            answers = self._children.ask(question, Timed, self._timeout_s(max(sizes), taken), barrier.reader)
+        with health.Watches(self._uuids) as watch, seat or nullcontext():
+            gate = None if seat is None else seat.reader
+            question = TimeBatches(self.spec, plan, sizes, number, limit_bytes, passed, self._can, gate is not None)
+            answers = self._children.ask(question, Timed, self._timeout_s(max(sizes), taken), gate)
             try:
                 with closing(answers):
-                    for row in _rows(answers, watch, host, barrier, others_bytes):
+                    for row in _rows(answers, watch, host, seat, others_bytes):
                         timed += 1
                         yield row
                 failure = None if timed else misuse_failure()
@@ -248,7 +247,7 @@ def diagnosis_of(children: Children, spec: Spec, batch_size: int, can: Capabilit
 
 
 def _rows(
-    answers: Iterable[Timed], watch: health.Watches, host: HostWatch, barrier: Barrier, others_bytes: int | None
+    answers: Iterable[Timed], watch: health.Watches, host: HostWatch, seat: Seat | None, others_bytes: int | None
 ) -> Iterator[Row]:
     """Yield a row of each batch, with the state of the device and the host during its throughput window.
 
@@ -259,13 +258,15 @@ def _rows(
     unchecked: Row | None = None
 
     def add_state(row: Row) -> Row:
-        beside = {"health": seen, "others_busy_cores": others_busy_cores, "all_busy_share": barrier.all_busy_share}
+        all_busy_share = None if seat is None else seat.all_busy_share
+        beside = {"health": seen, "others_busy_cores": others_busy_cores, "all_busy_share": all_busy_share}
         timings = tuple(msgspec.structs.replace(timing, **beside) for timing in row.timings)
         return msgspec.structs.replace(row, timings=timings, memory_of_others_bytes=others_bytes)
 
     try:
         for answer in answers:
-            barrier.hear(answer)
+            if seat is not None:
+                seat.hear(answer)
             if answer.window == "begins":
                 watch.begin()
                 host.begin()

@@ -27,7 +27,7 @@ class Runner:
     def __init__(self, name, answer, asked):
         self._name, self._answer, self._asked = name, answer, asked
 
-    def time_batches(self, batch_sizes, number, planned, passed, taken, *, barrier):
+    def time_batches(self, batch_sizes, number, planned, passed, taken, *, seat):
         (size,) = batch_sizes
         self._asked.append((self._name, size))
         came = self._answer(self._name, size)

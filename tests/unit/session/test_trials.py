@@ -116,7 +116,7 @@ def test_row_whose_check_the_budget_ends_is_kept_unchecked():
         yield Timed(unchecked=row(8, 5.0))
         raise OutOfTime("--budget ended before a batch was timed")
 
-    found = trials._rows(answers(), Watches(()), HostWatch(on_host=False), trials.ALONE, None)
+    found = trials._rows(answers(), Watches(()), HostWatch(on_host=False), None, None)
 
     kept = next(found)
     assert (kept.batch_size, kept.output) == (
