@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from tputfind.record.record import LimitedBy, Record, Row, Trial
-from tputfind.record.spec import Spec
+from tputfind.record.record import LimitedBy, Record, Trial
 from tputfind.record.types import LARGEST_BATCH
 from tputfind.search.forecast import FIRST_BATCH, Known, expected_batch
 from tputfind.session import stopping
@@ -95,21 +94,14 @@ def seconds_of_rows(
     known = [trial for trial in record.trials if trial.step_ms is not None]
     if not known:
         return None
-    ahead, deciding = set(batch_sizes), stopping.deciding(record.spec, record.rows, record.edge)
-    total_s = 0.0
-    for row in record.rows:
-        if row.timings:
-            further = _further_processes(record.spec, row, number) if row.batch_size in deciding else 0
-            total_s += (further + (row.batch_size in ahead)) * row.seconds / len(row.timings)
-    timed = {row.batch_size for row in record.rows if row.timings}
-    return total_s + sum(
-        _seconds_of_first(record, known, batch_size, compiled=compiled) for batch_size in ahead - timed
-    )
-
-
-def _further_processes(spec: Spec, row: Row, number: int) -> int:
-    """Return the minimum number of processes, beyond the one with this number, that a deciding row still needs."""
-    return max(0, spec.row_processes - max(len(row.timings), number + 1)) if stopping.wants_more(spec, row) else 0
+    spec, ahead, total_s = record.spec, set(batch_sizes), 0.0
+    deciding = stopping.deciding(spec, record.rows, record.edge)
+    timed = {row.batch_size: row for row in record.rows if row.timings}
+    for size, row in timed.items():
+        goes_on = size in deciding and stopping.wants_more(spec, row)
+        further = max(0, spec.row_processes - max(len(row.timings), number + 1)) if goes_on else 0
+        total_s += (further + (size in ahead)) * row.seconds / len(row.timings)
+    return total_s + sum(_seconds_of_first(record, known, size, compiled=compiled) for size in ahead - timed.keys())
 
 
 def _seconds_of_first(record: Record, known: Sequence[Trial], batch_size: int, *, compiled: bool) -> float:

@@ -36,11 +36,7 @@ def can_go_on(record: Record) -> bool:
 
 
 def check_same(record: Record, spec: Spec, now: Inspection) -> None:
-    """Make sure that a measurement now would continue the record.
-
-    Raises:
-        BadRecord: it would not; the message names the differences.
-    """
+    """Make sure that a measurement now would continue the record; BadRecord, with the differences, otherwise."""
     if record.spec.load == "all_busy":
         raise BadRecord(
             f"the record is of {record.spec.busy_devices} devices that were busy together, and one cannot go on alone",
@@ -53,14 +49,9 @@ def check_same(record: Record, spec: Spec, now: Inspection) -> None:
         )
     check_spec(record, spec)
     model_then, model_now = (record.input_shape, record.parameters), (now.input_shape, now.parameters)
-    differing = [
-        *_differing(record.environment, now.environment),
-        *(
-            [f"the model's input and parameters ({model_then} then, {model_now} now)"]
-            if model_then != model_now
-            else []
-        ),
-    ]
+    differing = list(_differing(record.environment, now.environment))
+    if model_then != model_now:
+        differing.append(f"the model's input and parameters ({model_then} then, {model_now} now)")
     if record.source_sha256 != now.source_sha256:
         differing.append(_CHANGED)
     if differing:

@@ -48,7 +48,6 @@ class Session:
     """One run under way: its record grows, and is saved at every change. No trial or row is measured twice."""
 
     def __init__(self, record: Record, runner: TrialRunner, record_file: RecordFile, listener: Progress) -> None:
-        """Args: record (may be partial), runner of trials, record file, progress listener."""
         self.record = record
         self._start_s = time.perf_counter() - record.wall_s
         self._spec = record.spec
@@ -351,8 +350,8 @@ class Session:
         """Time the batch sizes of the answers once more, in one process on the first of several devices alone."""
         if self._spec.device_count == 1:
             return
-        left = sorted({row.batch_size for _, row in answers(self.record)} - self._sizes_of_single_rows())
-        while left:
+        wanted = sorted({row.batch_size for _, row in answers(self.record)})
+        while left := [size for size in wanted if all(row.batch_size != size for row in self.record.single_rows)]:
             self._progress.doing(f"timing batch {left[0]} on one device by itself", None)
             planned, alone = stopping.process_plan(self._spec, 0), self.runner.single_device_runner()
             with closing(alone.time_batches(left, 0, planned, None, self.record.trials)) as rows:
@@ -361,10 +360,6 @@ class Session:
                         break  # other rows left memory behind: it is timed again, in a fresh process
                     self._progress.did(f"batch {row.batch_size} on one device: {progress.result(row, 0)}")
                     self.update(single_rows=(*self.record.single_rows, row))
-            left = [size for size in left if size not in self._sizes_of_single_rows()]
-
-    def _sizes_of_single_rows(self) -> set[int]:
-        return {row.batch_size for row in self.record.single_rows}
 
     def time_beside_others(self, batch_size: int, seat: Seat, taken: Sequence[Trial]) -> None:
         """Time a batch size in one more process, which meets the processes of other devices at its seat.

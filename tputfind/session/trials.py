@@ -48,11 +48,7 @@ UNSTEADY_ATTEMPTS: Final = 3
 
 class TrialRunner:
     def __init__(self, children: Children, spec: Spec, environment: Environment) -> None:
-        """Args: the server of processes, the spec, and its environment.
-
-        Raises:
-            BadRequest: ``--headroom`` leaves no memory.
-        """
+        """Raise BadRequest if ``--headroom`` leaves no memory."""
         self._children = children
         self.spec = spec
         self._environment = environment
@@ -77,11 +73,7 @@ class TrialRunner:
         return self._children.seconds_left()
 
     def memory_of_others_bytes(self) -> int | None:
-        """Return the bytes of device memory that other processes hold now, between two of ours; None if unknown.
-
-        Raises:
-            DeviceInUse: ``--strict``, and other processes hold memory.
-        """
+        """Return the bytes of device memory that other processes hold now; None if unknown. Errors: ``check_memory``."""
         others_bytes = health.memory_in_use_bytes(*self._environment.device_uuids)
         _check_others(self.spec, others_bytes)
         return others_bytes
@@ -99,10 +91,7 @@ class TrialRunner:
 
         The trial is repeated if other processes allocated or freed memory during it. The first kernel error is also
         repeated: a true limit recurs at the same batch, and further kernel errors are then trusted. The trials
-        ``taken`` before set the timeout.
-
-        Raises:
-            OutOfTime: the part of ``--budget`` in which trials may start is over.
+        ``taken`` before set the timeout. OutOfTime if the part of ``--budget`` in which trials may start is over.
         """
         self._check_start(taken)
         question = TryBatch(self.spec, batch_size, steps, memory_limit_bytes, passed, self._can)
@@ -132,12 +121,7 @@ class TrialRunner:
         try:
             trial = self._children.ask_one(question, Trial, timeout_s)
         except ChildFailed as death:
-            trial = Trial(
-                batch_size=question.batch_size,
-                steps=question.steps,
-                memory_limit_bytes=question.memory_limit_bytes,
-                failure=self._explain(death, question.passed),
-            )
+            trial = self._failed_trial(question, death)
         seconds = perf_counter() - start
         return msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
@@ -148,15 +132,11 @@ class TrialRunner:
 
         There is no row if the batch does not fit, or if the process ends early: the batch is then timed in another
         process. Closing the generator before the row ends the process. The trial is not repeated if the memory of other
-        processes changed.
-
-        Raises:
-            OutOfTime: as for ``try_batch``.
+        processes changed. Errors as for ``try_batch``.
         """
         self._check_start(taken)
         others_bytes = self.memory_of_others_bytes()
-        limit_bytes = self.memory_limit_bytes
-        question = TryBatch(self.spec, batch_size, TRIAL_STEPS, limit_bytes, passed, self._can, plan)
+        question = TryBatch(self.spec, batch_size, TRIAL_STEPS, self.memory_limit_bytes, passed, self._can, plan)
         host = HostWatch(on_host=self._can.is_cpu, cores=self._cores, server_pid=self._children.server_pid)
         least_s = LEAST_TIMEOUT_S if self.spec.budget_s is None else LEAST_OF_BUDGET_S
         start, tried = perf_counter(), False
@@ -172,13 +152,8 @@ class TrialRunner:
                             yield row
                 except ChildFailed as death:
                     if not tried:
-                        yield Trial(
-                            batch_size=batch_size,
-                            memory_limit_bytes=limit_bytes,
-                            failure=self._explain(death, passed),
-                            seconds=perf_counter() - start,
-                            memory_of_others_bytes=others_bytes,
-                        )
+                        trial, seconds = self._failed_trial(question, death), perf_counter() - start
+                        yield msgspec.structs.replace(trial, seconds=seconds, memory_of_others_bytes=others_bytes)
 
     def diagnose(self, batch_size: int, failure: Failure) -> Diagnosis:
         """Return the settings with which the model runs at a failed batch size; errors as for ``worker.diagnosis``.
@@ -223,6 +198,12 @@ class TrialRunner:
                 failure = self._explain(death, passed) if timed < len(sizes) else None
         if failure is not None:
             yield Row(batch_size=sizes[timed], failure=failure, memory_of_others_bytes=others_bytes)
+
+    def _failed_trial(self, question: TryBatch, death: ChildFailed) -> Trial:
+        failure, limit_bytes = self._explain(death, question.passed), question.memory_limit_bytes
+        return Trial(
+            batch_size=question.batch_size, steps=question.steps, memory_limit_bytes=limit_bytes, failure=failure
+        )
 
     def _explain(self, death: ChildFailed, passed: Passed | None) -> Failure:
         return explain_death(death.failure, passed, own_memory=self._can.own_memory)
@@ -324,12 +305,7 @@ def expected_s(batch_size: int, taken: Sequence[Trial]) -> float | None:
 
 
 def check_memory(spec: Spec, environment: Environment) -> None:
-    """Make sure that the available memory suffices.
-
-    Raises:
-        BadRequest: ``--headroom`` leaves none.
-        DeviceInUse: ``--strict``, and other processes hold memory.
-    """
+    """Raise BadRequest if ``--headroom`` leaves no memory, DeviceInUse if others hold some in spite of ``--strict``."""
     _lowered_bytes(spec, environment)
     _check_others(spec, environment.memory_of_others_bytes)
 
