@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from time import perf_counter
+from typing import Any
 
 import msgspec
 
@@ -10,7 +11,7 @@ from tputfind.analysis.clocks import method_sentences, pipeline_sentences
 from tputfind.errors import ModelFailed
 from tputfind.processes.children import Children
 from tputfind.processes.failures import ChildFailed, misuse_failure
-from tputfind.processes.messages import TimeMethods, TimePipeline
+from tputfind.processes.messages import Inspection, TimeMethods, TimePipeline
 from tputfind.record import clocks
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Failure
@@ -27,57 +28,54 @@ def measure(
 ) -> clocks.Methods | clocks.Pipeline:
     """Time one model by every method, or two models as a pipeline, and state the error of each method.
 
-    ``command`` is the command line that the result records.
-
-    Raises:
-        TputfindError: the device or a model does not allow it.
+    ``command`` is the command line that the result records. TputfindError if the device or a model does not allow it.
     """
-    time = _time_methods if len(asked.specs) == 1 else _time_pipeline
     try:
-        return time(asked, children, progress, command)
+        return _measure(asked, children, progress, command)
     except ModelFailed:
         found = [diagnosis_of(children, spec, asked.batch_size, asked.can).settings for spec in asked.specs]
         otherwise = tuple(msgspec.structs.replace(spec, **one) for spec, one in zip(asked.specs, found, strict=True))
         if otherwise == asked.specs:
             raise
-        return time(asked._replace(specs=otherwise), children, progress, command)
+        return _measure(asked._replace(specs=otherwise), children, progress, command)
 
 
-def _time_methods(asked: clocks.Asked, children: Children, progress: Progress, command: str) -> clocks.Methods:
-    """Time one model by every method: warm loops in one process, each loop without warm-up in a fresh process."""
-    (spec,) = asked.specs
-    started = now()
-    progress.about(spec.model)
-    progress.doing("looking at the model and the device", None)
-    inspection = inspect(spec, children)
-    can = inspection.environment.can
-    spec = apply_inspection(spec, inspection)
-    asked = asked._replace(can=can, specs=(spec,))
-    cells = _warm_cells(asked, can, children, progress)
-    known = clocks.figures_of(cells, "host_clock_synchronised")
-    expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
-    for ways, condition in clocks.loops(can, cold=True):
-        progress.doing(f"{(clocks.METHODS | clocks.BOUNDARIES)[ways[0]]}, without warm-up", expected_s or None)
-        cold, _ = _time_in_one_process(asked, [(ways, condition)], children, None, expected_s)
-        _check(asked, cold)
-        cells += cold
-    found = clocks.Methods(
-        tputfind=__version__,
-        command=command,
-        started=started,
-        spec=spec,
-        environment=inspection.environment,
-        input_shape=inspection.input_shape,
-        batch_size=asked.batch_size,
-        repeats=asked.repeats,
-        drop=asked.drop,
-        cells=tuple(cells),
-    )
-    return msgspec.structs.replace(found, sentences=method_sentences(found))
+def _measure(
+    asked: clocks.Asked, children: Children, progress: Progress, command: str
+) -> clocks.Methods | clocks.Pipeline:
+    started, inspections = now(), list[Inspection]()
+    for spec in asked.specs:
+        progress.about(spec.model)
+        progress.doing("looking at the model and the device", None)
+        inspections.append(inspect(spec, children))
+    environment, shapes = inspections[0].environment, [one.input_shape for one in inspections]
+    asked = asked._replace(specs=tuple(map(apply_inspection, asked.specs, inspections)), can=environment.can)
+    fields: dict[str, Any] = {
+        "tputfind": __version__,
+        "command": command,
+        "started": started,
+        "environment": environment,
+        "batch_size": asked.batch_size,
+        "repeats": asked.repeats,
+        "drop": asked.drop,
+    }
+    if len(asked.specs) == 1:
+        cells = tuple(_method_cells(asked, environment.can, children, progress))
+        methods = clocks.Methods(spec=asked.specs[0], input_shape=shapes[0], cells=cells, **fields)
+        return msgspec.structs.replace(methods, sentences=method_sentences(methods))
+    first, second = asked.specs
+    progress.about(f"{first.model}, CPU work, {second.model}")
+    times = _pipeline_times(asked, children, progress)
+    if times.failure is not None:
+        failed = msgspec.structs.replace(first, model=times.failed_model)
+        raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
+    fields |= {"specs": (first, second), "input_shapes": (shapes[0], shapes[1]), "host_work_ms": asked.host_work_ms}
+    pipeline = clocks.Pipeline(cells=times.cells, **fields)
+    return msgspec.structs.replace(pipeline, sentences=pipeline_sentences(pipeline))
 
 
-def _warm_cells(asked: clocks.Asked, can: Capabilities, children: Children, progress: Progress) -> list[clocks.Cell]:
-    """Time all warm loops, in turn, in one process.
+def _method_cells(asked: clocks.Asked, can: Capabilities, children: Children, progress: Progress) -> list[clocks.Cell]:
+    """Time all warm loops, in turn, in one process, then each loop without warm-up in a fresh process.
 
     A separate process first tries to capture the model as a CUDA graph: a failed capture may leave its process with a
     slower allocator, and all compared times must come from one process in one state. If the timing process ends early,
@@ -102,7 +100,15 @@ def _warm_cells(asked: clocks.Asked, can: Capabilities, children: Children, prog
         others = (cell for cell in cells if not clocks.is_plain(cell.way, cell.condition))
         cells = [*again, *(clocks.Cell(way=cell.way, condition=cell.condition, failure=ended) for cell in others)]
     _check(asked, cells)
-    return cells + uncaptured
+    cells += uncaptured
+    known = clocks.figures_of(cells, "host_clock_synchronised")
+    expected_s = asked.repeats * known.mean_ms / 1000 if known else 0.0
+    for ways, condition in clocks.loops(can, cold=True):
+        progress.doing(f"{(clocks.METHODS | clocks.BOUNDARIES)[ways[0]]}, without warm-up", expected_s or None)
+        cold, _ = _time_in_one_process(asked, [(ways, condition)], children, None, expected_s)
+        _check(asked, cold)
+        cells += cold
+    return cells
 
 
 def _time_in_one_process(
@@ -187,37 +193,6 @@ def _failure(cells: Iterable[clocks.Cell]) -> Failure | None:
     """Return the first failure of the plain model; a failure with copies or of a graph counts for its own cell only."""
     plain = (cell for cell in cells if clocks.is_plain(cell.way, cell.condition))
     return next((cell.failure for cell in plain if cell.failure is not None), None)
-
-
-def _time_pipeline(asked: clocks.Asked, children: Children, progress: Progress, command: str) -> clocks.Pipeline:
-    first, second = asked.specs
-    started = now()
-    inspections = []
-    for spec in (first, second):
-        progress.about(spec.model)
-        progress.doing("looking at the model and the device", None)
-        inspections.append(inspect(spec, children))
-    progress.about(f"{first.model}, CPU work, {second.model}")
-    first, second = map(apply_inspection, asked.specs, inspections)
-    asked = asked._replace(specs=(first, second), can=inspections[0].environment.can)
-    times = _pipeline_times(asked, children, progress)
-    if times.failure is not None:
-        failed = msgspec.structs.replace(first, model=times.failed_model)
-        raise no_answer(failed, asked.batch_size, times.failure, smallest=False)
-    found = clocks.Pipeline(
-        tputfind=__version__,
-        command=command,
-        started=started,
-        specs=(first, second),
-        environment=inspections[0].environment,
-        input_shapes=(inspections[0].input_shape, inspections[1].input_shape),
-        batch_size=asked.batch_size,
-        repeats=asked.repeats,
-        drop=asked.drop,
-        host_work_ms=asked.host_work_ms,
-        cells=times.cells,
-    )
-    return msgspec.structs.replace(found, sentences=pipeline_sentences(found))
 
 
 def _pipeline_times(asked: clocks.Asked, children: Children, progress: Progress) -> clocks.PipelineTimes:
