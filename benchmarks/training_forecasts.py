@@ -21,7 +21,7 @@ from search import searched
 from tputfind.errors import TputfindError
 from tputfind.processes.children import Children
 from tputfind.record.spec import read_spec
-from tputfind.session.forecast import cards_on_fake, trace_on_fake
+from tputfind.session.forecast import card_on_fake, trace_on_fake
 from tputfind.units import GIB
 
 MODELS = (
@@ -88,7 +88,7 @@ def measure(children: Children, run: tuple[str, str, str, bool, int]) -> None:
 def forecast(children: Children, edge: dict[str, object]) -> float:
     """Print the line of an edge with its forecast, and return by how many percent the forecast is off."""
     spec = read_spec(str(edge["model"]), options_of(edge))
-    (card,) = cards_on_fake(spec, trace_on_fake(spec, children), [int(float(str(edge["memory_gib"])) * GIB)])
+    card = card_on_fake(spec, trace_on_fake(spec, children), int(float(str(edge["memory_gib"])) * GIB))
     off_percent = 100 * (card.largest_batch / int(str(edge["largest_batch"])) - 1)
     print_line((*edge.values(), card.largest_batch, f"{100 * card.error:g}", round(off_percent, 3)))
     return off_percent

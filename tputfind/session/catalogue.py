@@ -40,9 +40,7 @@ def stored_models(pattern: str = "*") -> list[NamedModel] | None:
 def ask_zoo(pattern: str, children: Children) -> list[NamedModel]:
     """Return the models that the zoo itself lists, filtered by a pattern on the name or the family.
 
-    Raises:
-        BrokenInstall: torchvision does not work with the installed torch.
-        UnknownModel: the zoo is not installed.
+    BrokenInstall as for ``check_torchvision``; UnknownModel if the zoo is not installed.
     """
     check_torchvision(children)
     return _filter_models(children.ask(ListModels(_zoo(pattern)), NamedModel), pattern)

@@ -125,10 +125,7 @@ def forecast_with(
 
     A local device that records allocator traces runs a few trials. Otherwise the steps run on fake tensors, without
     workspaces: the use of each memory is then split by kind, and training is also forecast in variants that need less
-    memory.
-
-    Raises:
-        TputfindError: the device or the model does not allow it, or the model does not run on fake tensors.
+    memory. TputfindError if the device or the model does not allow it, or the model does not run on fake tensors.
     """
     if spec.ranks is not None:
         raise BadRequest(
@@ -164,15 +161,13 @@ def forecast_with(
     progress.doing("running it on fake tensors", None)
     preload_packages(spec, children)
     traced = trace_on_fake(spec, children)
-    cards = cards_on_fake(spec, traced, memories)
-    variants = tuple(_variants(spec, memories, children, progress))
     return replace(
         found,
         spec=replace(spec, granularity=traced.granularity),
         tried=(traced.trace.batch_size,),
         own_optimizers=traced.own_optimizers,
-        cards=cards,
-        variants=variants,
+        cards=tuple(card_on_fake(spec, traced, memory_bytes) for memory_bytes in memories),
+        variants=tuple(_variants(spec, memories, children, progress)),
     )
 
 
@@ -207,11 +202,6 @@ def _forecast_from_trials(
     )
 
 
-def cards_on_fake(spec: Spec, traced: FakeTrace, memories: Sequence[int]) -> tuple[CardForecast, ...]:
-    """Return a forecast for each memory, in bytes, from a trace of fake tensors."""
-    return tuple(_card_on_fake(spec, traced, memory_bytes) for memory_bytes in memories)
-
-
 def trace_on_fake(spec: Spec, children: Children) -> FakeTrace:
     """Return the trace of a spec; raise ModelFailed if its process ends, and as for ``fake_trace``."""
     try:
@@ -228,7 +218,8 @@ def _forecast_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> tuple
     return forecast, found if found + traced.granularity <= LARGEST_BATCH else LARGEST_BATCH
 
 
-def _card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
+def card_on_fake(spec: Spec, traced: FakeTrace, memory_bytes: int) -> CardForecast:
+    """Return the forecast for a memory, in bytes, from a trace of fake tensors."""
     forecast, found = _forecast_on_fake(spec, traced, memory_bytes)
     steps = {"granularity": traced.granularity, "max_batch": LARGEST_BATCH, "samples": _SAMPLES_ON_FAKE}
     around = non_monotonic_where(forecast.fits, found, **steps)
@@ -272,9 +263,7 @@ def _variants(spec: Spec, memories: Sequence[int], children: Children, progress:
 def _take_first_trial(session: Session) -> None:
     """Try a few small batch sizes until one fits, and check that the allocator model reproduces its trace.
 
-    Raises:
-        BadRequest: the trace cannot be replayed.
-        TputfindError: even the smallest fails.
+    BadRequest if it does not; TputfindError if even the smallest batch fails.
     """
     for batches in _FIRST_BATCHES:
         if session.try_batch(batches * session.record.spec.granularity) is None:

@@ -25,11 +25,9 @@ class Reading(NamedTuple):
 
 
 def reading(cores: frozenset[int] | None = None, server_pid: int | None = None) -> Reading | None:
-    """Return the current counters of cores; None if the system does not show them.
+    """Return the current counters of cores, by default all that we may run on; None if the system does not show them.
 
-    Args:
-        cores: None for all cores that this process may run on.
-        server_pid: the child of this process that counts as ours, with its descendants; None if all children do.
+    ``server_pid`` is the only child of this process that counts as ours, with its descendants; None if all children do.
     """
     try:
         # Read first at both ends of a window, so that the two windows have the same length.
@@ -40,10 +38,7 @@ def reading(cores: frozenset[int] | None = None, server_pid: int | None = None) 
 
 
 def cores_of_others(begin: Reading, end: Reading) -> float | None:
-    """Return the mean number of cores that other processes kept busy between two readings.
-
-    Returns None if the readings are too close together or the counters stand still.
-    """
+    """Return the mean number of cores that others kept busy; None if the readings are too close or stand still."""
     window_s = end.at_s - begin.at_s
     busy_s, own_s = end.busy_s - begin.busy_s, end.own_s - begin.own_s
     if window_s < LEAST_WINDOW_S or (busy_s == 0 < own_s):  # a sandbox may show counters that stand still

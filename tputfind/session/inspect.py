@@ -53,11 +53,7 @@ def apply_inspection(spec: Spec, inspection: Inspection) -> Spec:
 
 
 def preload_packages(spec: Spec, children: Children) -> None:
-    """Import in the server the packages that every process for a spec needs.
-
-    Raises:
-        BrokenInstall: torchvision does not work with the installed torch.
-    """
+    """Import in the server the packages that every process for a spec needs; errors as for ``check_torchvision``."""
     package = SOURCES[spec.source].package
     if spec.source == "torchvision":
         check_torchvision(children)

@@ -59,8 +59,7 @@ def obstacle(record: Record, trial: Trial) -> LimitedBy | None:
 def check_batch_size_counts(record: Record, trial: Trial) -> None:
     """Refuse a step of the user's own that ignores its batch size: each sample must need at least one byte.
 
-    Raises:
-        BadRequest: a million times the batch size takes neither more time nor more memory.
+    BadRequest if a million times the batch size takes neither more time nor more memory.
     """
     passed = [one for one in record.trials if one.failure is None]
     if record.spec.phase != "step" or not passed or trial.failure is not None:

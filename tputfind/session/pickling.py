@@ -26,11 +26,7 @@ _DEEPEST: Final = 8
 
 
 def name_of(model: object) -> str:
-    """Return the record's name for a live object, such as ``ResNet (live)``; a name is returned as it is.
-
-    Raises:
-        BadRequest: it is neither a name nor callable.
-    """
+    """Return the record's name for a live object, such as ``ResNet (live)``; a name is returned as it is."""
     if isinstance(model, str):
         return model
     if isinstance(model, Step):
@@ -48,8 +44,7 @@ def name_of(model: object) -> str:
 def pickle_model(model: object, inputs: object) -> Iterator[IO[bytes] | None]:
     """Yield an open file with the pickled live object and its ``inputs`` function; None if the model is a name.
 
-    Raises:
-        BadRequest: the object cannot be pickled; the message names the part.
+    BadRequest, with the part's name, if the object cannot be pickled.
     """
     if inputs is not None and not callable(inputs):
         raise BadRequest(

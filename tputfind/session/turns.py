@@ -88,19 +88,13 @@ def take_round(
 ) -> Round:
     """Return the throughputs of one fresh process per variant, in turn; windows take about twice the start-up time.
 
-    Args:
-        variants: the variants that take turns.
-        number: the number of the round, from 0; the first round checks outputs, and starts the variants in their order.
-        random: draws the order of the starts and of the windows.
-        together: keep all processes ready. If False, they run one after the other, for variants that do not fit
-            together.
-        error: the standard error of the ratios at which a round ends sooner, as in ``is_steady``.
-        one_model: the variants are of one model, so that their outputs of the same dtype are equal.
+    The first round, whose ``number`` is 0, checks outputs, and starts the variants in their order. Processes are kept
+    ready ``together``, or run one after the other, for variants that do not fit together. A round ends sooner at a
+    standard ``error`` of the ratios, as in ``is_steady``. Variants of ``one_model`` have equal outputs of one dtype.
 
     Raises:
         VariantFailed: a variant does not run.
-        TputfindError: a process refused the request.
-        OutOfTime: the end that ``Children.end_within`` set has come.
+        OutOfTime: the end that ``Children.end_within`` set has come; other errors as for ``Children.ask``.
     """
     order = list(range(len(variants)))
     if number:  # in the first round, those before a failing variant have run
@@ -254,17 +248,9 @@ class _Process:
         self.values: tuple[float, ...] = ()
         """Values of the outputs of the smallest batch, in the first round."""
         self._gate, self._opener = os.pipe()
-        spec = variant.spec
-        question = TakeTurns(
-            spec=spec,
-            batch_size=variant.batch_size,
-            window_s=WINDOW_S,
-            alone=variant.cost.alone,
-            number=number,
-            can=variant.can,
-        )
-        allowed_s = spec.trial_timeout_s or FIRST_TIMEOUT_S
-        self._answers = variant.children.ask(question, Turn, allowed_s, self._gate)
+        spec, size, alone = variant.spec, variant.batch_size, variant.cost.alone
+        question = TakeTurns(spec=spec, batch_size=size, window_s=WINDOW_S, alone=alone, number=number, can=variant.can)
+        self._answers = variant.children.ask(question, Turn, spec.trial_timeout_s or FIRST_TIMEOUT_S, self._gate)
 
     def __enter__(self) -> Self:
         return self
@@ -282,8 +268,7 @@ class _Process:
     def window_per_unit(self) -> float:
         """Let the process take one window; return its samples per unit of the cost.
 
-        Raises:
-            NoSuchDevice: the device does not report the cost.
+        NoSuchDevice if the device does not report the cost.
         """
         cost, watch, spans_ms = self._variant.cost, self._variant.watch, list[float]()
         until_s = monotonic() + cost.window_s
