@@ -474,7 +474,7 @@ class SimulatedChildren(Children):
         """Let time pass; raise at the deadline or when the silence lasts too long."""
         clock = self.device.clock
         silent_s = _ENDLESS_S if self._silent_until_s is None else self._silent_until_s
-        deadline_s = _ENDLESS_S if self._deadline_s is None else self._deadline_s
+        deadline_s = min(_ENDLESS_S, self._deadline_s)
         until_s = min(silent_s, deadline_s)
         if clock.now_s + seconds < until_s:
             clock.now_s += seconds

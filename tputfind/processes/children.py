@@ -132,9 +132,8 @@ class Children:
         self._openers: set[str] = set()
         self._wanted: tuple[str, ...] = ()
         self._sending = Lock()
-        self._deadline_s: float | None = None
-        self._last_start_s: float | None = None
-        self._end_s = math.inf  # end of the whole budget; trials start in a fraction of it
+        self._deadline_s = self._last_start_s = self._end_s = math.inf
+        """When the child at work is killed, the last trial may start, and the whole budget ends."""
 
     def __enter__(self) -> Self:
         return self
@@ -161,11 +160,11 @@ class Children:
 
     def end_within(self, seconds: float | None) -> None:
         """Kill the child that is still at work this many seconds from now; None sets no limit."""
-        self._deadline_s = None if seconds is None else time.monotonic() + seconds
+        self._deadline_s = self._end_s = math.inf if seconds is None else time.monotonic() + seconds
 
     def seconds_left(self) -> float:
         """Return the seconds until a child at work would be killed; infinite without a limit."""
-        return math.inf if self._deadline_s is None else self._deadline_s - time.monotonic()
+        return self._deadline_s - time.monotonic()
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the thread that asks, now or at its next question. Another thread may call it."""
@@ -193,30 +192,27 @@ class Children:
         A killed trial has used its time for nothing, hence the extra time. At least 2 s of the rest remain, if it is so
         long.
         """
-        whole_s = self._deadline_s
-        if whole_s is not None:
+        if self._end_s < math.inf:
             now_s = time.monotonic()
-            self._last_start_s, self._end_s = now_s + share * (whole_s - now_s), whole_s
-            rest_s = whole_s - self._last_start_s
+            self._last_start_s = now_s + share * (self._end_s - now_s)
+            rest_s = self._end_s - self._last_start_s
             self._deadline_s = self._last_start_s + max(0.0, min(_OF_THE_REST * rest_s, rest_s - _LEFT_S))
         try:
             yield
         finally:
-            self._deadline_s, self._last_start_s = whole_s, None
+            self._deadline_s, self._last_start_s = self._end_s, math.inf
 
     def check_start(self, needed_s: float) -> None:
         """Raise OutOfTime if trials may no longer start, or if fewer than ``needed_s`` seconds of the time remain."""
-        if self._last_start_s is not None and time.monotonic() > min(self._last_start_s, self._end_s - needed_s):
+        is_in_share = self._last_start_s < math.inf
+        if is_in_share and time.monotonic() > min(self._last_start_s, self._end_s - needed_s):
             raise OutOfTime(*_OUT_OF_TIME)
 
     def preload(self, package: str) -> str:
         """Import a package in the server, so that every child has it; return why the import failed, or an empty string.
 
         A package with a module that opens the device when it is imported is left to the children: see ``OPENED``.
-
-        Raises:
-            BrokenInstall: the server does not start, or torch does not import.
-            BadRequest: the working directory was deleted.
+        Errors as for ``connect``.
         """
         control = self.connect()
         if package.partition(".")[0] in self._openers:
@@ -290,11 +286,7 @@ class Children:
         return answers[0]
 
     def list_devices(self) -> list[Environment]:
-        """Return the devices of this host, as torch sees them, the CPU last.
-
-        Raises:
-            NoSuchDevice: the process that opens them dies or hangs.
-        """
+        """Return the devices of this host, as torch sees them, the CPU last; NoSuchDevice if listing them fails."""
         try:
             return list(self.ask(ListDevices(), Environment, _LISTING_S))
         except ChildFailed as death:
@@ -455,14 +447,10 @@ class Children:
     def _word(self, control: Connection) -> str:
         """Return the server's reply to an import: an empty string, or why the import failed.
 
-        Raises:
-            BrokenInstall: the server died or is silent.
-            OutOfTime: the whole time set by ``end_within`` is over.
-            KeyboardInterrupt: ``interrupt`` was called.
+        BrokenInstall if the server died or is silent; other errors as for ``ask``.
         """
         begin_s = time.monotonic()
-        deadline_s = self._deadline_s if self._last_start_s is None else self._end_s
-        left_s = math.inf if deadline_s is None else max(0.0, deadline_s - begin_s)
+        left_s = max(0.0, self._end_s - begin_s)
         ready = wait([control, self._interrupted], min(_START_S, left_s))
         if self._interrupted in ready:
             raise KeyboardInterrupt
@@ -486,8 +474,7 @@ class Children:
     def _exit_status(self, control: Connection) -> int | None:
         """Wait for the child's exit status; if the server died too or both hang, close the server and return None.
 
-        Raises:
-            BrokenInstall: the machine allows no further process.
+        BrokenInstall if the machine allows no further process.
         """
         said = b""
         try:
@@ -582,12 +569,12 @@ class _Lines:
     """Reads the lines that a child writes, and waits for each no longer than allowed."""
 
     def __init__(
-        self, answers: int, control: Connection, interrupted: Connection, deadline_s: float | None, about: str
+        self, answers: int, control: Connection, interrupted: Connection, deadline_s: float, about: str
     ) -> None:
         self._answers = answers
         self._control = control
         self._interrupted = interrupted
-        self._deadline_s = math.inf if deadline_s is None else deadline_s
+        self._deadline_s = deadline_s
         self._held = bytearray()
         self._about = about
         self.doing = ""
@@ -596,13 +583,7 @@ class _Lines:
         """The slow imports that the child's first answer names."""
 
     def read(self, allowed_s: float | None) -> bytes | None:
-        """Return the next line; None if the child has ended or its line is too long.
-
-        Raises:
-            ChildFailed: the child wrote nothing for ``allowed_s`` seconds.
-            OutOfTime: the deadline has passed.
-            KeyboardInterrupt: another thread interrupts.
-        """
+        """Return the next line; None if the child has ended or its line is too long. Errors as for ``Children.ask``."""
         begin_s = time.monotonic()
         silent_s = math.inf if allowed_s is None else begin_s + allowed_s
         until_s = min(silent_s, self._deadline_s)
