@@ -28,9 +28,7 @@ def is_host(name: str) -> bool:
 def device_cores(name: str) -> frozenset[int] | None:
     """Return the cores of a device such as ``cpu:0-3``; None if the device is not a set of cores.
 
-    Raises:
-        BadRequest: a range counts down.
-        NoSuchDevice: this process may not run on one of the cores, or there is no such node.
+    BadRequest if a range counts down; NoSuchDevice if this process may not run on a core, or there is no such node.
     """
     kind, _, cores = name.partition(":")
     if kind != "cpu" or not cores:

@@ -264,9 +264,8 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
 
     ``submission_ms`` are the host's own times of the steps if they ran one at a time; ``compile_s`` is the time of
-    compiling. The last turn has no times, but
-    ``values`` of the outputs of the smallest batch, run eagerly. In the first round an empty turn comes before it, when
-    the windows are known to be good.
+    compiling. The last turn has no times, but ``values`` of the outputs of the smallest batch, run eagerly. In the
+    first round an empty turn comes before it, when the windows are known to be good.
     """
 
     device_ms: tuple[Above0, ...] = ()

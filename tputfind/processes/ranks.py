@@ -150,11 +150,8 @@ class Job:
     def _wait_for(self, number: int, *, optional: bool) -> None:
         """Wait until every other rank has given answer ``number``, or a rank has failed.
 
-        An ``optional`` answer may be missing at the end of the wait.
-
-        Raises:
-            ChildFailed: a rank failed, or was silent for too long.
-            TputfindError: a rank refused the question.
+        An ``optional`` answer may be missing at the end of the wait. ChildFailed if a rank failed or was silent for too
+        long, or the error with which a rank refused the question.
         """
         patience_s = self._timeout_s or _PATIENCE_S
         with self._changed:

@@ -59,9 +59,7 @@ class Cluster(NamedTuple):
 def sweep(job: Job, cluster: Cluster, progress: Progress) -> Iterator[Measured]:
     """Yield the result of each spec at each place as it arrives; finished records of the folder come first.
 
-    Raises:
-        TputfindError: there is no such cluster, or none of its nodes has such a device.
-        KeyboardInterrupt: the run was interrupted, and no result is left to yield.
+    TputfindError if there is no such cluster, or no such device in it; other errors as for ``Jobs.follow``.
     """
     with tempfile.TemporaryDirectory() as folder:
         sent = [stage_files(spec, Path(folder)) for spec in job.specs]
@@ -123,8 +121,7 @@ def _file_of(folder: Path | None, came: Came, begun: tuple[Record, Path] | None)
 def _find_begun_records(jobs: Sequence[ClusterJob], folder: Path | None) -> dict[int, tuple[Record, Path]]:
     """Return the records in a folder that belong to these jobs, finished or cut short, by the number of the job.
 
-    Raises:
-        BadRecord: the file of a model has changed since.
+    BadRecord if the file of a model has changed since.
     """
     found: dict[int, tuple[Record, Path]] = {}
     for path in sorted(folder.glob("*.json")) if folder else ():

@@ -60,11 +60,7 @@ class Compared(NamedTuple):
 def read_request(
     models: Sequence[str], options: dict[str, object], tolerance: float, fail_slower: float | None
 ) -> Asked:
-    """Return the request: two models in one recipe, or one model in two.
-
-    Raises:
-        BadRequest: an option is wrong, or there are not exactly two specs.
-    """
+    """Return the request: two models in one recipe, or one model in two; BadRequest if an option is wrong."""
     if unused := [name for name in NOT_IN_TURN if options.get(name) not in (None, False)]:
         raise BadRequest(f"{', '.join(unused)}: two models are timed in turn, and these have no effect")
     specs = [spec for model in models for spec in dict.fromkeys(read_spec(model, one) for one in each_recipe(options))]
@@ -137,10 +133,7 @@ def compare(
 def measure(asked: Asked, children: tuple[Children, Children], progress: Progress) -> Compared:
     """Time two variants in turn until each verdict is certain, the budget is over, or the user interrupts.
 
-    Raises:
-        OutOfTime: the budget ended before both were timed once.
-        KeyboardInterrupt: the user interrupted before that.
-        TputfindError: no batch size runs in both.
+    OutOfTime or KeyboardInterrupt before both were timed once; TputfindError if no batch size runs in both.
     """
     begin_s, started = monotonic(), now()
     for each in children:
@@ -181,11 +174,7 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
 
 
 def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
-    """Inspect specs in parallel, since each imports packages for seconds; return their inspections.
-
-    Raises:
-        TputfindError: a spec cannot be measured.
-    """
+    """Inspect specs in parallel, since each imports packages for seconds; return their inspections."""
     with ThreadPoolExecutor(len(specs)) as pool:
         try:
             return list(pool.map(inspect, specs, children))

@@ -41,9 +41,7 @@ def is_list(device: str | None) -> bool:
 def places_of(device: str, children: Children) -> list[HostPlace]:
     """Return the places in a list such as ``cuda:0,cuda:2-5``, in its order; ``all`` means all accelerators.
 
-    Raises:
-        BadRequest: it is not a list of devices.
-        NoSuchDevice: a device is not here, or its driver hangs.
+    BadRequest if it is not a list of devices; NoSuchDevice if a device is not here, or its driver hangs.
     """
     here = {one.device: one for one in children.list_devices() if not cores.is_host(one.device)}
     named = names(device) or list(here)
@@ -75,11 +73,7 @@ def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
 
 
 def names(device: str) -> list[str]:
-    """Return the names of the devices in a list, without duplicates; empty for ``all``.
-
-    Raises:
-        BadRequest: it is not a list of devices.
-    """
+    """Return the names in a list of devices, without duplicates; empty for ``all``. BadRequest if it is not a list."""
     found = [] if _lower(device) == ALL else list(dict.fromkeys(_names(device)))
     for name in found:
         read_spec("any", {"device": name})
@@ -87,11 +81,7 @@ def names(device: str) -> list[str]:
 
 
 def check_recipes(model: str, recipes: Iterable[Mapping[str, object]], device: str) -> None:
-    """Refuse a recipe that a device of a list does not take, such as more instances than cores.
-
-    Raises:
-        BadRequest: the device does not take it, or ``device`` is not a list of devices.
-    """
+    """Raise BadRequest if a device of a list does not take a recipe, such as more instances than cores."""
     found = names(device)
     for recipe in recipes:
         for name in found:

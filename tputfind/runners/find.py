@@ -155,11 +155,7 @@ def _model_or_step(
 
 
 def show_progress(progress: object) -> AbstractContextManager[Progress]:
-    """Return the context in which progress is shown, or sent to a listener.
-
-    Raises:
-        BadRequest: ``progress`` is not a listener.
-    """
+    """Return the context in which progress is shown, or sent to a listener; BadRequest if it is not a listener."""
     if isinstance(progress, (bool, NoneType)):
         return shown_progress() if progress else nullcontext(Silent())
     if all(callable(getattr(progress, name, None)) for name in _TOLD):

@@ -86,10 +86,8 @@ class Host:
     def measured(self) -> Iterator[Measured]:
         """Yield the result of each spec, or of each spec on each device, in their order.
 
-        Raises:
-            TputfindError: there is no such device, or none of the specs can be measured; or an error ended the run,
-                after all results were yielded.
-            KeyboardInterrupt: the run was interrupted before the first measurement.
+        TputfindError if there is no such device, if none of the specs can be measured, or, after all results, for an
+        error that ended the run; KeyboardInterrupt before the first measurement.
         """
         places, inspections = self._looked_at()
         for warning in overlaps(places):

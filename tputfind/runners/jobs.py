@@ -149,10 +149,7 @@ class Jobs:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Args: jobs by number, executor, progress listener, and the command line for the records.
-
-        ``clock`` and ``sleep`` can be those of a simulation.
-        """
+        """Take jobs by number, and the ``command`` for the records; ``clock`` and ``sleep`` may be a simulation's."""
         self._jobs = jobs
         self._total = max(jobs, default=0) + 1
         self._executor = executor
@@ -172,8 +169,7 @@ class Jobs:
     def follow(self) -> Iterator[Came]:
         """Start the jobs, and yield the result of each as it ends; an interruption also yields partial records.
 
-        Raises:
-            KeyboardInterrupt: the run was interrupted, and no result is left to yield.
+        KeyboardInterrupt if the run was interrupted, and no result is left to yield.
         """
         try:
             self._look()

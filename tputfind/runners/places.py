@@ -71,9 +71,8 @@ def resource_of(device: str) -> str:
 def places_of(nodes: Sequence[Node], device: str, choice: Choice, ranks: int = 1) -> list[ClusterPlace]:
     """Return the places for each spec, which takes one device for each of its ``ranks``.
 
-    Raises:
-        BadRequest: the device is one that only a host can choose, or ``each`` is combined with several ranks.
-        NoSuchDevice: no node has such a device, or enough of them, or the kinds of all nodes are unknown.
+    BadRequest if only a host can choose the device, or ``each`` is combined with several ranks; NoSuchDevice if no node
+    has such a device, or enough of them, or the kinds of all nodes are unknown.
     """
     if choice == "each" and ranks > 1:
         raise BadRequest("--each measures every device by itself: leave --gpus and --parallel out")

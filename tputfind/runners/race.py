@@ -148,10 +148,7 @@ class Course:
         """Let every variant that differs from the leader in one factor meet it in one round.
 
         The variant that is estimated to be the fastest leads. The remaining time goes to rounds between it and those
-        that may be faster, the fastest first.
-
-        Raises:
-            TputfindError: the leader does not run.
+        that may be faster, the fastest first. TputfindError if the leader does not run.
         """
         with ThreadPoolExecutor(len(self.lanes)) as pool:
             try:
@@ -243,11 +240,7 @@ class Course:
         return duel, self._clock() - begin_s
 
     def _end_round(self, taken: _Round, future: Future[tuple[Duel, float]]) -> None:
-        """Update the outcomes and the leader by a round that was taken.
-
-        Raises:
-            TputfindError: the first variant does not run.
-        """
+        """Update the outcomes and the leader by a round that was taken; errors as for ``_drop``."""
         lane, rival, old, new = taken
         before = self._contenders.get(new)
         try:
@@ -300,8 +293,7 @@ class Course:
     def _drop(self, spec: Spec, failure: Failure, batch_size: int, seconds: float) -> None:
         """Drop a variant that failed; its rounds still count for the estimates of the others.
 
-        Raises:
-            TputfindError: it is the first one, and has never run, or all others failed before.
+        TputfindError if it is the first one, and has never run, or all others failed before.
         """
         if spec == self.leader and not any(one in self._rates for one in self._left if one != spec):
             raise no_answer(spec, batch_size, failure, smallest=False)

@@ -58,11 +58,8 @@ def queue_spec(spec: Spec, busy: int) -> Spec:
 def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured]:
     """Yield the result of each spec in turn; end after an interruption.
 
-    A spec that the device cannot run does not end the list: it becomes a record with one failed row.
-
-    Raises:
-        TputfindError: none of the specs can be measured, or its record could not be saved.
-        KeyboardInterrupt: the run was interrupted before the first measurement.
+    A spec that the device cannot run does not end the list: it becomes a record with one failed row. TputfindError if
+    none can be measured, or a record not be saved; KeyboardInterrupt before the first measurement.
     """
     budget_s = job.specs[0].budget_s  # the same for all specs: it is the command's
     end_s = None if budget_s is None else time.monotonic() + budget_s
@@ -117,8 +114,7 @@ def known_inspections(inspections: Sequence[Inspection | NoSuchDevice]) -> list[
 def inspect_specs(specs: Sequence[Spec], children: Children, progress: Progress) -> list[Inspection | NoSuchDevice]:
     """Return the inspection of each spec, or the error if its device does not support it.
 
-    Raises:
-        TputfindError: none of them can be measured, or a request is wrong.
+    TputfindError if none of them can be measured, or a request is wrong.
     """
     found: list[Inspection | NoSuchDevice] = []
     for number, spec in enumerate(specs, 1):

@@ -88,14 +88,11 @@ class Asked(NamedTuple):
 
 
 def read_request(model: str, options: Mapping[str, object], goal: object, folder: Path | None, command: str) -> Asked:
-    """Return the request: lists of dtypes, layouts, allocators and modes are varied.
+    """Return the request: lists of dtypes, layouts, allocators and modes are varied; BadRequest if an option is wrong.
 
     The dtype and the allocator are varied only if several are given; another dtype has other outputs. Layouts and modes
     are all tried unless some are given. On a CPU, ``measure`` also varies the number of cores, and of instances unless
     some are given.
-
-    Raises:
-        BadRequest: an option is wrong.
     """
     given = {name: value for name, value in options.items() if value is not None}
     device = device_text(given.get("device"))
@@ -224,11 +221,8 @@ class Raced(NamedTuple):
 def measure(asked: Asked, start: Callable[..., Children], progress: Progress) -> Raced:
     """Race the variants, and measure the winner in full.
 
-    ``start`` starts a server of processes, with the variables and the cores of a place.
-
-    Raises:
-        OutOfTime: the budget ended before anything was timed.
-        TputfindError: the plain variant does not run, or the devices are not equal.
+    ``start`` starts a server of processes, with the variables and the cores of a place. OutOfTime before anything was
+    timed; TputfindError if the plain variant does not run, or the devices are not equal.
     """
     begin_s, started = monotonic(), now()
     progress.about(asked.plain.model)
@@ -411,9 +405,7 @@ def _batch_size(
     """Return the batch size to race at, the plain variant with settings that run, and the batch sizes that it timed.
 
     It is the requested batch size, or one that is nearly as fast as any within the SLO; for latency it is the smallest.
-
-    Raises:
-        TputfindError: not even the smallest batch runs.
+    TputfindError if not even the smallest batch runs.
     """
     if plain.batch_sizes is not None:
         return plain.batch_sizes[0], plain, ()

@@ -122,12 +122,9 @@ def _differing(then: msgspec.Struct, now: msgspec.Struct) -> Iterator[str]:
 
 
 def resumed_contenders(race: Race, goal: Goal, plain: Spec, device_name: str, sha256: str | None) -> list[Contender]:
-    """Return the contenders of a race, which goes on as a race of ``plain`` on this device.
+    """Return the contenders of a race, which goes on as a race of ``plain`` on this device; BadRecord if it cannot.
 
     Those that failed because the run was cut short are untried, as in ``without_accidents``.
-
-    Raises:
-        BadRecord: it is a race of something else.
     """
     theirs = race.specs[0]
     here = identity.Question((msgspec.structs.replace(plain, budget_s=theirs.budget_s),), device_name)
