@@ -31,6 +31,7 @@ from tputfind.session.run import Measured
 
 _TRY_S: Final = 120.0
 """Seconds that a device gets to multiply two small matrices in a fresh process."""
+_SUSPICIOUS: Final = (ModelFailed, NoSuchDevice, BrokenInstall)
 _MAY_BE_THE_DEVICE: Final = ("died", "timeout", "error", "kernel_limit")
 
 
@@ -148,7 +149,11 @@ class Host:
     @property
     def problems(self) -> list[TputfindError]:
         """The errors to report: devices that were taken out, and specs that were not begun."""
-        told: list[TputfindError] = list(map(_told_of, self.lost))
+        told: list[TputfindError] = []
+        for lost in self.lost:
+            again = "it was given to another" if lost.handed_on else "it was not measured there"
+            why = f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}"
+            told.append(NoSuchDevice(why))
         if self.not_begun and not self._stations.interrupted:
             told.append(
                 NoSuchDevice(f"no device is left for {', '.join(self.not_begun)}", "see why each was taken out")
@@ -194,25 +199,24 @@ class Host:
                 raise done.error
             outcome = done.result
             assert isinstance(outcome, Outcome)
-            if not outcome.device_fails:
-                free[done.place.name] = done.place
-                yield task.number, _keep_one(handed.pop(task.number, None), outcome.measured)
-                continue
-            handed_on = task.place is None and bool(free or busy)
-            subject = f"{task.spec.model} {identity.name_of(task.spec)}"
-            lost = Lost(done.place, outcome.device_fails, subject, handed_on)
-            self.lost.append(lost)
-            self._did(f"{lost.place.name} fails and is taken out: {lost.why}")
-            if handed_on:
-                handed[task.number] = _keep_one(handed.get(task.number), outcome.measured)
-                waiting.insert(0, task)
+            kept = _keep_one(handed.pop(task.number, None), outcome.measured)
+            if outcome.device_fails:
+                handed_on = task.place is None and bool(free or busy)
+                subject = f"{task.spec.model} {identity.name_of(task.spec)}"
+                self.lost.append(Lost(done.place, outcome.device_fails, subject, handed_on))
+                self._did(f"{done.place.name} fails and is taken out: {outcome.device_fails}")
+                if handed_on:
+                    handed[task.number] = kept
+                    waiting.insert(0, task)
+                    continue
             else:
-                yield task.number, _keep_one(handed.pop(task.number, None), outcome.measured)
+                free[done.place.name] = done.place
+            yield task.number, kept
         yield from handed.items()
-        left = [task for task in waiting if task.number not in handed]
         self.not_begun = [
             f"{task.spec.model} {identity.name_of(task.spec)}{'' if task.place is None else f' on {task.place.name}'}"
-            for task in left
+            for task in waiting
+            if task.number not in handed
         ]
 
     def _together(self, alone: Sequence[Alone], seconds: float) -> Iterator[Measured]:
@@ -253,11 +257,6 @@ class Host:
         listener = self._progress("")
         listener.about("")
         listener.did(what)
-
-
-def _told_of(lost: Lost) -> TputfindError:
-    again = "it was given to another" if lost.handed_on else "it was not measured there"
-    return NoSuchDevice(f"{lost.place.name} was taken out: {lost.why}; it was at {lost.subject}, and {again}")
 
 
 def _next(waiting: Sequence[Task], free: Mapping[str, HostPlace], room: int) -> list[tuple[Task, HostPlace]]:
@@ -311,16 +310,10 @@ def _measure(
         return Outcome(measured)
     if isinstance(measured.ended_by, TputfindError) and not measured.record.rows:
         measured = sweep.save_failure(measured.record, file, measured.ended_by)
-    return Outcome(measured, _device_failure(place, children) if _may_be_device_fault(measured) else "")
+    failures = [one.failure for one in measured.record.attempts if one.failure is not None]
+    may_be_the_device = any(failure.kind in _MAY_BE_THE_DEVICE for failure in failures)
+    return Outcome(measured, _device_failure(place, children) if may_be_the_device else "")
 
-
-_SUSPICIOUS: Final = (ModelFailed, NoSuchDevice, BrokenInstall)
-
-
-def _may_be_device_fault(measured: Measured) -> bool:
-    record = measured.record
-    failures = [*(trial.failure for trial in record.trials), *(row.failure for row in record.rows)]
-    return any(failure is not None and failure.kind in _MAY_BE_THE_DEVICE for failure in failures)
 
 
 def _device_failure(place: HostPlace, children: Children) -> str:
@@ -339,14 +332,10 @@ def _keep_one(before: Measured | None, after: Measured) -> Measured:
     if before is None:
         return after
     kept, lost = (after, before) if after.record.rows or not before.record.rows else (before, after)
-    _remove(lost.file)
-    return kept
-
-
-def _remove(file: RecordFile) -> None:
-    if file.path is not None:
+    if lost.file.path is not None:
         with suppress(OSError):
-            file.path.unlink()
+            lost.file.path.unlink()
+    return kept
 
 
 def _file_of(folder: Path | None, spec: Spec, inspection: Inspection, place: HostPlace) -> RecordFile:

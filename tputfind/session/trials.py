@@ -73,7 +73,7 @@ class TrialRunner:
         return self._children.seconds_left()
 
     def memory_of_others_bytes(self) -> int | None:
-        """Return the bytes of device memory that other processes hold now; None if unknown. Errors: ``check_memory``."""
+        """Return the bytes of device memory that other processes hold now, or None; errors as for ``check_memory``."""
         others_bytes = health.memory_in_use_bytes(*self._environment.device_uuids)
         _check_others(self.spec, others_bytes)
         return others_bytes
