@@ -203,9 +203,7 @@ def _default_batch_size(old: Spec, new: Spec) -> int:
 
 
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
-    for name, before, after in (
-        ("parameters", old.parameters, new.parameters),
-        ("input", old.input_shape, new.input_shape),
-    ):
+    pairs = [("parameters", old.parameters, new.parameters), ("input", old.input_shape, new.input_shape)]
+    for name, before, after in pairs:
         if before != after:
             yield f"{name} {before} and {after}"

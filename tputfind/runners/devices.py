@@ -47,19 +47,18 @@ def places_of(device: str, children: Children) -> list[HostPlace]:
     named = names(device) or list(here)
     if not named:
         raise NoSuchDevice("--device all: there is no accelerator here", _CORE_SETS)
-    accelerators = [here[name] for name in named if _is_accelerator(name, here)]
-    near = _cores_near(accelerators)
+    own: dict[str, frozenset[int] | None] = {}
+    for name in [one for one in named if one not in here]:
+        if not cores.is_host(name):
+            raise NoSuchDevice(f"there is no {name} here: torch sees {', '.join(here) or 'no accelerator'}", _LISTS)
+        own[name] = cores.device_cores(name)
+    near = _cores_near(here[name] for name in named if name in here)
     return [
-        HostPlace(name, _alone(here[name], len(here)), near.get(name), here[name].device_name)
+        HostPlace(name, _alone(here[name], len(here)), near[name], here[name].device_name)
         if name in here
-        else _core_set(name)
+        else HostPlace(name, cores=own[name], kind=f"cores of a CPU ({len(own[name] or cores.here())})")
         for name in named
     ]
-
-
-def _core_set(name: str) -> HostPlace:
-    own = cores.device_cores(name)
-    return HostPlace(name, cores=own, kind=f"cores of a CPU ({len(own or cores.here())})")
 
 
 def overlaps(places: Sequence[HostPlace]) -> Iterator[str]:
@@ -101,16 +100,6 @@ def _names(device: str) -> Iterator[str]:
         if low > high:
             raise BadRequest(f"--device {device}: {part} counts down", f"write {numbers[1]}:{high}-{low}")
         yield from (f"{numbers[1]}:{number}" for number in range(low, high + 1))
-
-
-def _is_accelerator(name: str, here: Mapping[str, Environment]) -> bool:
-    """Whether a device of a list is an accelerator."""
-    if name in here:
-        return True
-    if not cores.is_host(name):
-        raise NoSuchDevice(f"there is no {name} here: torch sees {', '.join(here) or 'no accelerator'}", _LISTS)
-    cores.device_cores(name)
-    return False
 
 
 def _alone(environment: Environment, count: int) -> dict[str, str]:

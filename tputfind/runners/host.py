@@ -315,7 +315,6 @@ def _measure(
     return Outcome(measured, _device_failure(place, children) if may_be_the_device else "")
 
 
-
 def _device_failure(place: HostPlace, children: Children) -> str:
     children.end_within(None)
     try:

@@ -124,15 +124,14 @@ class Came(NamedTuple):
     ended_by: TputfindError | KeyboardInterrupt | None = None
 
 
-class _State:
+class _State(msgspec.Struct):
     """A job under way: the nodes of its starts, the time of the latest, and its latest record."""
 
-    def __init__(self) -> None:
-        self.starts: list[str] = []
-        self.node = ""
-        self.started_s = 0.0
-        self.record: bytes | None = None
-        self.homeless_since_s: float | None = None
+    starts: list[str] = []
+    node: str = ""
+    started_s: float = 0.0
+    record: bytes | None = None
+    homeless_since_s: float | None = None
 
 
 class Jobs:
