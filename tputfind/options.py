@@ -31,18 +31,13 @@ _TIMES: Final = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 """Suffixes of a rate. A lower-case m is ambiguous (a thousandth, or a minute), so it is refused."""
 _PER_S: Final = re.compile(r"(?:/\s*s(?:ec)?|[rq]ps)$", re.IGNORECASE)
 _MEANT: Final = {
-    "half": "fp16",
-    "float16": "fp16",
-    "float": "fp32",
-    "float32": "fp32",
-    "single": "fp32",
+    **dict.fromkeys(("half", "float16"), "fp16"),
+    **dict.fromkeys(("float", "float32", "single"), "fp32"),
     "bfloat16": "bf16",
     "channels-last": "nhwc",
-    "channels-first": "nchw",
-    "contiguous-format": "nchw",
+    **dict.fromkeys(("channels-first", "contiguous-format"), "nchw"),
     "inductor": "compile",
-    "inference": "infer",
-    "eval": "infer",
+    **dict.fromkeys(("inference", "eval"), "infer"),
     "gpu": "cuda",
     "d2h": "both",
     "binary": "bisect",
@@ -346,19 +341,13 @@ def number_within(least: float, most: float, reader: Callable[[object], float] =
     return read
 
 
-def seconds(value: object) -> float:
-    """Return seconds, from 0 to the longest duration."""
+def positive_seconds(value: object) -> float:
+    """Return seconds, from 1 us to the longest duration."""
     number_s = number(value)
     if number_s < 0:
         raise ValueError(f"{echo(value)} is below zero")
     if number_s > LONGEST_MS / 1000:
         raise ValueError(f"{echo(value)} is more than {LONGEST_MS / 1000:.0f} seconds, which are {_LONGEST}")
-    return number_s
-
-
-def positive_seconds(value: object) -> float:
-    """Return seconds, from 1 us to the longest duration."""
-    number_s = seconds(value)
     _check_positive(value, number_s * 1000)
     return number_s
 
