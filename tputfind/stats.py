@@ -98,10 +98,8 @@ def mean_interval(processes: Sequence[Sequence[float]], confidence: float = CONF
     Reasonable Time", ISMM 2013), weighted by its number of samples: the mean is a ratio of totals, with the variance of
     a ratio estimator (Cochran, "Sampling Techniques", 1977, chapter 6). A single process is cut into ten batches of
     consecutive samples, each one observation (batch means: Schmeiser, see above); the interval then does not cover the
-    variation between processes. Both cases use Student's t quantile.
-
-    Returns:
-        None if there are too few samples: a single process with fewer than four.
+    variation between processes. Both cases use Student's t quantile. None for a single process with fewer than four
+    samples.
     """
     groups = _groups(processes)
     if len(groups) < 2:
@@ -118,11 +116,8 @@ def ratio_interval(
     The interval is that of the logarithm of the ratio by Welch's method: the variances may differ, and the degrees of
     freedom are Satterthwaite's (Welch, "The Generalization of Student's Problem", Biometrika 34, 1947). ``share`` is an
     additional relative uncertainty of either mean that its samples do not show. Exchanging the two gives the
-    reciprocal.
-
-    Returns:
-        None if either has samples of one process only, so that the variation between processes is unknown; if either
-        mean is 0; and if the interval would span a factor of ten to either side.
+    reciprocal. None if either has samples of one process only, so that the variation between processes is unknown; if
+    either mean is 0; and if the interval would span a factor of ten to either side.
     """
     top, bottom = estimate(above), estimate(below)
     if top is None or bottom is None:
@@ -152,14 +147,8 @@ def interval_of_product(
 ) -> Interval | None:
     """Return the interval of a product of powers of independent means, as in ``ratio_interval``.
 
-    Args:
-        value: the product.
-        factors: each mean with the size of its exponent: 1 in a ratio, 1/2 in a geometric mean of two.
-        share: a relative uncertainty of every mean that its samples do not show.
-        confidence: the probability that the interval contains the product of the true means.
-
-    Returns:
-        None if the interval would span a factor of ten to either side.
+    ``value`` is the product. Each of the ``factors`` is a mean with the size of its exponent: 1 in a ratio, 1/2 in a
+    geometric mean of two. None if the interval would span a factor of ten to either side.
     """
     variances = [(exponent * mean.error / mean.mean) ** 2 for mean, exponent in factors]
     variance = sum(variances)

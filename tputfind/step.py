@@ -40,7 +40,7 @@ class Step:
         optimizers: object = (),
         samples: int | Callable[[int], int] = 1,
     ) -> None:
-        """Check and store the parts of a step.
+        """Check and store the parts of a step; BadRequest if one has the wrong type.
 
         Args:
             run: runs one step. Its one argument is the return value of ``make_batch``: a tuple stays one argument.
@@ -52,9 +52,6 @@ class Step:
                 be trained every few steps only.
             samples: samples per step and unit of batch size, as with gradient accumulation, or a function that returns
                 the samples of a step for a batch size.
-
-        Raises:
-            BadRequest: a part has the wrong type.
         """
         self.run = _function("run", run, "of a batch", "lambda batch: run(*batch) if a batch is a tuple of them")
         self.make_batch = _function("make_batch", make_batch, "of the batch size", "it returns the batch of that size")

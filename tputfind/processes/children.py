@@ -108,12 +108,9 @@ class Children:
     ) -> None:
         """Start nothing yet; the first question starts the server.
 
-        Args:
-            trust_model_file: whether model files may run code when they are loaded.
-            live: the open file of the user's own object, if that is measured. The caller closes it; children open it
-                again by its number, so that it needs no name.
-            variables: additions to the environment of the server and its children.
-            cores: the only cores that the server and its children run on; None for all.
+        ``trust_model_file`` says whether model files may run code when they are loaded. ``live`` is the open file of
+        the user's own object, which the caller closes; children open it again by its number, so that it needs no name.
+        ``variables`` are added to the environment of the server and its children, which run on these ``cores`` only.
         """
         self._copies: list[_Copy] = []
         self._others: list[_Copy] = []  # those of them that serve the other ranks

@@ -233,12 +233,8 @@ def death_failure(exit_status: int | None, last_words: str, doing: str = "", *, 
 def explain_death(failure: Failure, passed: Passed | None, *, own_memory: bool) -> Failure:
     """Return the failure of a dead process as that of its last words, if they say that memory ran out.
 
-    Libraries that cannot start a thread, and models that catch every error, end the process.
-
-    Args:
-        failure: as ``death_failure`` returns it.
-        passed: the largest smaller batch that fits.
-        own_memory: as in ``Circumstances``.
+    Libraries that cannot start a thread, and models that catch every error, end the process. ``passed`` and
+    ``own_memory`` are as in ``Circumstances``.
     """
     circumstances = Circumstances(passed=passed, under_a_ceiling=not own_memory, own_memory=own_memory)
     kind = _kind(RuntimeError(), failure.message, circumstances) if failure.kind == "died" else None

@@ -83,17 +83,9 @@ def find_edge(
     ceil(log2 e) + 4 times without forecasts, and with them at most twice as often and two times more. If the answers
     are not monotone, the result is still an edge with both sides tried.
 
-    Args:
-        ask: a short trial of a batch size.
-        prove: the full run of a batch size.
-        granularity: the step of the answer, at least 1.
-        max_batch: the maximum batch size that is tried, at least ``granularity``.
-        linear: count up one step at a time.
-        first: a guess at the answer, or a batch whose answer is recorded: it is tried first.
-        forecast: the forecast from the answers so far; None for a search without forecasts.
-        worth: whether to try a batch while none is known to fail; None tries all.
-        index_limits: returns the batch sizes, in ascending order, beyond which a tensor has more elements than 32 bits
-            count.
+    ``first`` is a guess at the answer, or a batch whose answer is recorded: it is tried first. ``worth`` says whether
+    to try a batch while none is known to fail. ``index_limits`` returns, in ascending order, the batch sizes beyond
+    which a tensor has more elements than 32 bits count.
     """
     search = _Search(max_batch // granularity, granularity, forecast, (first or 0) // granularity, index_limits)
     ended_early = False
@@ -119,10 +111,7 @@ def find_edge(
 
 
 def bracket(answers: Mapping[int, LimitedBy | None], granularity: int) -> Edge | None:
-    """Return the edge by some answers: the largest batch that passes, and the smallest beyond it that fails.
-
-    Returns None if no batch passes.
-    """
+    """Return the edge by some answers: the largest batch that passes, and the next that fails; None if none passes."""
     passes = max((size for size, obstacle in answers.items() if obstacle is None), default=0)
     beyond = {size: obstacle for size, obstacle in answers.items() if size > passes and obstacle is not None}
     if not passes:

@@ -65,11 +65,9 @@ def expected_batch(known: Known, passes: int, fails: int | None) -> int | None:
     again beyond one that fails, the answer is then the same as without a forecast. Without a limit in sight, the result
     is the largest batch that may be tried.
 
-    Args:
-        known: the answers so far, and the limits of the question.
-        passes: the largest batch size that passes, or 0.
-        fails: the smallest batch size beyond it that fails. None if there is none yet, or to look for larger batches
-            that fit again: the forecast must then agree with all known failures beyond ``passes``.
+    ``passes`` is the largest batch size that passes, or 0; ``fails`` is the smallest beyond it that fails. It is None
+    if there is none yet, or to look for larger batches that fit again: the forecast must then agree with all known
+    failures beyond ``passes``.
     """
     expected = _expectation(known, passes, fails)
     if expected is None:

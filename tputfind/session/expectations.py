@@ -68,10 +68,8 @@ _STEPS_BEFORE = 3
 def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
     """Return the expected seconds of the trials between two batch sizes; None for a linear search or without a failure.
 
-    Args:
-        record: its latest trial stands for the next ones.
-        fits: the largest batch size known to fit, or 0.
-        fails: the smallest batch size known not to fit, or 0 if there is none yet.
+    ``fits`` is the largest batch size known to fit, ``fails`` the smallest known not to fit, or 0 if there is none yet.
+    The latest trial stands for the next ones.
     """
     steps = (fails - fits) // record.spec.granularity
     if fails <= fits or record.spec.search == "linear":

@@ -53,11 +53,8 @@ _COUNTERS: Final = {
 def memory_in_use_bytes(*device_uuids: str | None) -> int | None:
     """Return the bytes of memory that processes hold on these GPUs, without the driver's own memory.
 
-    Between two children of ours, all of it belongs to other processes. Returns None if NVML or a GPU is missing, or if
-    the driver is too old.
-
-    Args:
-        device_uuids: as in ``Environment.device_uuids``; None for a device that is no GPU.
+    Between two children of ours, all of it belongs to other processes. Returns None if NVML or a GPU is missing (a uuid
+    of None is no GPU), or if the driver is too old.
     """
     if None in device_uuids:
         return None

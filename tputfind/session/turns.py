@@ -223,12 +223,10 @@ class Duel:
 
 
 def duels_to_continue(duels: Sequence[Duel], is_certain: Callable[[Tried], bool], until_s: float) -> Iterator[Duel]:
-    """Yield the duels that need another round, until each is certain or there is no time for one more.
+    """Yield the duels that need another round, by turns, until each is certain or there is no time for one more.
 
-    Args:
-        duels: the duels; those that go on take rounds by turns.
-        is_certain: whether the timings need no further round.
-        until_s: the end, by the monotonic clock in seconds; the very first round is always yielded.
+    ``is_certain`` says whether the timings need no further round; ``until_s`` is the end, by the monotonic clock in
+    seconds. The very first round is always yielded.
     """
     while left := [duel for duel in duels if duel.goes_on(is_certain)]:
         for duel in left:

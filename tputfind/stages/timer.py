@@ -389,11 +389,8 @@ class StageTimer:
 
         An exception propagates unchanged, and the block is counted as failed. The marks are set on the streams that are
         current at the block's begin and end. If those differ, the span is from when the first stream reaches its mark
-        until the second reaches its own: it may be negative if nothing makes the second stream wait.
-
-        Args:
-            name: name of the stage.
-            device: whether device work is timed too. False sets no marks, for work of the host.
+        until the second reaches its own: it may be negative if nothing makes the second stream wait. Without ``device``
+        no marks are set, for work of the host.
         """
         return _Block(self._stages, self._marks, name, device)
 
