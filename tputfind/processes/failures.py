@@ -335,17 +335,15 @@ def _kind_of_ambiguous_text(text: str, circumstances: Circumstances) -> FailureK
         if a_smaller_passes or circumstances.smaller_untried:
             return "kernel_limit"
         return "unsupported" if says(r"_STATUS_NOT_SUPPORTED") else "error"
-    if circumstances.under_a_ceiling and says(
-        r"could not (create|execute) a (primitive|memory)|unable to (mmap|allocate)"
-    ):
+    if not circumstances.under_a_ceiling:
+        return None
+    if says(r"could not (create|execute) a (primitive|memory)|unable to (mmap|allocate)"):
         return "out_of_memory" if a_smaller_passes or short else "unsupported"
-    if circumstances.under_a_ceiling and says(r"can't start new thread|thread creation failed"):  # stacks need memory
+    if says(r"can't start new thread|thread creation failed"):  # stacks need memory
         return "out_of_memory" if a_smaller_passes or short else None
-    if circumstances.under_a_ceiling and short and text == "[enforce fail a":  # torch has no memory for the rest
-        return "out_of_memory"
-    if circumstances.under_a_ceiling and says(r"cannot allocate memory|failed to map segment from shared object"):
-        return "out_of_memory"
-    return None
+    is_cut = short and text == "[enforce fail a"  # torch has no memory for the rest
+    says_so = is_cut or says(r"cannot allocate memory|failed to map segment from shared object")
+    return "out_of_memory" if says_so else None
 
 
 def _model_traceback(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from tputfind.errors import OutOfTime
 from tputfind.processes.children import Children
 from tputfind.record.files import RecordFile, slug
-from tputfind.record.record import Record, Trial
+from tputfind.record.record import Trial
 from tputfind.runners.devices import HostPlace
 from tputfind.runners.stations import Stations
 from tputfind.session import stopping
@@ -41,13 +41,9 @@ def common_batch_sizes(alone: Iterable[Alone]) -> list[int]:
     """Return the batch sizes that ran on each device alone; those that decide the answers come first."""
     records = [one.measured.record for one in alone]
     timed = [{row.batch_size for row in record.rows if row.samples_per_s is not None} for record in records]
-    first = {size for record in records for size in _answer_batch_sizes(record)}
+    first = {record.edge.largest_batch for record in records if record.edge is not None}
+    first |= {size for one in records for size in stopping.contenders(one.spec, one.rows, one.edge)}
     return sorted(set.intersection(*timed), key=lambda size: (size not in first, size)) if timed else []
-
-
-def _answer_batch_sizes(record: Record) -> set[int]:
-    largest = set() if record.edge is None else {record.edge.largest_batch}
-    return stopping.contenders(record.spec, record.rows, record.edge) | largest
 
 
 def busy_device(

@@ -232,11 +232,8 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         raise BadRequest(f"a race in parallel is on equal devices, and these are {', '.join(kinds)}", "name equal ones")
     for warning in overlaps(places):
         progress.did(warning)
-    servers, sides = list[Children](), list[tuple[Children, Children]]()
-    for place in places:
-        children = start(variables=place.variables, cores=place.cores)
-        servers.append(children)
-        sides.append((children.copy(), children.copy()))
+    servers = [start(variables=place.variables, cores=place.cores) for place in places]
+    sides = [(children.copy(), children.copy()) for children in servers]
     everyone = [*servers, *chain.from_iterable(sides)]
     for each in everyone:
         each.end_within(asked.budget_s)
