@@ -17,7 +17,6 @@ class TputfindError(Exception):
     """The kind of a failed row that stands for it: a ``FailureKind``."""
 
     def __init_subclass__(cls, exit_code: int = 1) -> None:
-        """Set the exit code of a class of errors."""
         cls.exit_code = exit_code
 
     def __init__(self, message: str, hint: str = "", traceback: str = "") -> None:

@@ -56,7 +56,6 @@ class Interval(NamedTuple):
 
 
 def mean(samples: Sequence[float]) -> float | None:
-    """Return the arithmetic mean, or None if there are no samples."""
     return fmean(samples) if samples else None
 
 

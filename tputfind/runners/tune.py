@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -386,14 +386,9 @@ def _rows_of_scan(runner: TrialRunner, sizes: Sequence[int]) -> Generator[Row]:
 
 def _rows_before_refusal(rows: Iterator[Row]) -> Iterator[Row]:
     """Yield rows until a batch size is refused, such as one with more samples than there are; the first must not be."""
-    is_first = True
-    try:
-        for row in rows:
-            is_first = False
-            yield row
-    except TputfindError:
-        if is_first:
-            raise
+    yield next(rows)
+    with suppress(TputfindError):
+        yield from rows
 
 
 def _batch_size(

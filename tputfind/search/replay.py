@@ -299,7 +299,6 @@ class Forecast:
         self._traces = list(traces)
 
     def within(self, memory: Memory) -> Forecast:
-        """Return the same forecast for another memory."""
         other = Forecast(self._traces, memory)
         other._programs = self._programs
         return other

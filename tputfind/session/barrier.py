@@ -41,7 +41,6 @@ class Meeting:
                 raise KeyboardInterrupt
 
     def leave(self) -> None:
-        """Reduce the number of processes to wait for by one."""
         with self._changed:
             self._left -= 1
             self._pass_if_all()

@@ -59,14 +59,10 @@ def memory_in_use_bytes(*device_uuids: str | None) -> int | None:
     if None in device_uuids:
         return None
     try:
-        return sum(map(_memory_in_use_bytes, filter(None, device_uuids)))
+        opened = map(_open_device, filter(None, device_uuids))
+        return sum(int(nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2).used) for nvml, card in opened)
     except Exception:  # ImportError, or any NVML error if driver, library or GPU are not as it expects
         return None
-
-
-def _memory_in_use_bytes(device_uuid: str) -> int:
-    nvml, handle = _open_device(device_uuid)
-    return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used)
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

@@ -87,7 +87,6 @@ def stem_of(spec: Spec, environment: Environment, more: tuple[str, ...] = ()) ->
 
 
 def new_record(spec: Spec, inspection: Inspection, command: str) -> Record:
-    """Return the record of a run that has not measured anything yet."""
     return Record(
         tputfind=__version__,
         command=command,

@@ -41,7 +41,6 @@ class Samples:
         self._random = Random(0)  # noqa: S311  # of its own, so that the user's is left alone
 
     def add(self, sample: float) -> None:
-        """Count the sample, and keep it if the random choice includes it."""
         self.count += 1
         self.total += sample
         if self.count <= RESERVOIR:
