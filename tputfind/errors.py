@@ -6,10 +6,8 @@ from typing import Final
 class TputfindError(Exception):
     """Base of every error that the command line prints as one line.
 
-    Args:
-        message: what happened, in one line.
-        hint: what to do next, in one line; may be empty.
-        traceback: the traceback of the user's own code, if that is the cause.
+    ``message`` says what happened, ``hint`` what to do next, each in one line; the hint may be empty. ``traceback`` is
+    that of the user's own code, if that is the cause.
     """
 
     exit_code = 1

@@ -210,12 +210,10 @@ def _is_compiler_error(error: BaseException) -> bool:
 def death_failure(exit_status: int | None, last_words: str, doing: str = "", *, oom_kills: int = 0) -> Failure:
     """Return the failure of a process that ended without an answer.
 
-    Args:
-        exit_status: as ``waitpid`` returns it, negative for a signal; None if the whole server died.
-        last_words: the last line of its output, or an empty string.
-        doing: its work on the host when it died, as in its last ``Reply``; empty if unknown. A SIGKILL during such work
-            is attributed to the kernel, which kills processes if the host runs out of memory.
-        oom_kills: the number of processes that the kernel killed for that reason since the process began.
+    ``exit_status`` is as ``waitpid`` returns it, negative for a signal; None if the whole server died. ``last_words``
+    are the last line of its output. ``doing`` is its work on the host when it died, as in its last ``Reply``: a SIGKILL
+    during such work is attributed to the kernel, which kills processes if the host runs out of memory. ``oom_kills``
+    counts the processes that the kernel killed for that reason since the process began.
     """
     if exit_status is None:
         how = "the measuring process was killed from outside"

@@ -40,14 +40,8 @@ def measure(
     """Search, time and record; the record is saved after every stage, so that an early end loses nothing.
 
     The ``first`` batch sizes are timed before the search: the first of them in full, the others once. Results that the
-    record holds already are not measured again.
-    If ``--budget`` ends the run, the record is finished as it is. ``ended_by`` of the result is one of these:
-
-    - OutOfTime: the budget ended before anything was timed.
-    - ModelFailed: the model fails at the smallest batch.
-    - NothingFits: no batch fits; the record was saved.
-    - DeviceInUse: ``--strict``, and other processes hold memory of the device.
-    - KeyboardInterrupt: the user interrupted the run.
+    record holds already are not measured again. If ``--budget`` ends the run, the record is finished as it is. The
+    error that ended it, such as OutOfTime before anything was timed, or an interruption is the result's ``ended_by``.
     """
     session = Session(record, TrialRunner(children, record.spec, record.environment), record_file, progress)
     try:

@@ -414,10 +414,8 @@ class Session:
         """End the run if the smallest batch fails for another reason than memory, and no other batch has passed.
 
         A larger batch may fail because it repeats samples, or because the model takes a fixed number of samples.
-
-        Raises:
-            RunsOtherwise: the model runs in another way, which the record now holds.
-            TputfindError: the failure of the model, or the option that causes it.
+        RunsOtherwise if the model runs in another way, which the record now holds; else the error that ``no_answer``
+        makes of the failure.
         """
         spec, smallest = self._spec, batch_size == self._spec.smallest_batch
         if not (smallest or spec.own_code) or failure is None or for_want_of_memory(failure):
