@@ -171,7 +171,7 @@ class Batch:
         return restore
 
     @property
-    def shapes(self) -> tuple[object, ...]:
+    def shapes(self) -> tuple[tuple[int | None, ...], ...]:
         return tuple(shape_of(tensor) for tensor in tensors_of(self._inputs))
 
     def again(self) -> Batch:

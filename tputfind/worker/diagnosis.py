@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from math import prod
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -15,12 +16,15 @@ from tputfind.record.record import Notice, Sight
 from tputfind.record.spec import Spec
 from tputfind.record.types import GRAD_MODES
 from tputfind.worker.devices.protocol import Device
-from tputfind.worker.inspect import candidates, granularity_notice, open_device_of
+from tputfind.worker.inspect import LARGEST_NAMED, candidates, granularity_notice, open_device_of
 from tputfind.worker.own_step import OwnStep, make_workload
 from tputfind.worker.placing import free_memory
 from tputfind.worker.workload import Workload, gradients
 
 _STEPS: Final = 2
+_LARGEST_OF_FEW: Final = 2**16
+_MOST_VALUES: Final = 2**25
+"""Input values of a batch that is tried because an error names its size; up to 512 samples may have more."""
 _MOST_LENGTHS: Final = 8
 """Inputs that are tried as the only lengths on the host."""
 _SHOWN: Final = 3
@@ -115,6 +119,8 @@ class _Attempt:
         self._trains = trains
         self.seen: tuple[Sight, ...] = ()
         """The observations of the last batch."""
+        self.largest = LARGEST_NAMED
+        """The largest batch size that may be tried because an error names it."""
         self.lengths = 0
         """The number of one-dimensional integer inputs of a model of the user's."""
 
@@ -131,6 +137,8 @@ class _Attempt:
             with gradients(self.spec):
                 batch = self._workload.batch(batch_size)
                 self.seen = batch.seen
+                values = sum(prod(length or 1 for length in shape) for shape in batch.shapes) // batch_size
+                self.largest = max(LARGEST_NAMED, min(_LARGEST_OF_FEW, _MOST_VALUES // max(values, 1)))
                 for _ in range(_STEPS):
                     if batch.restore is not None:
                         batch.restore()
@@ -166,7 +174,7 @@ def _find_granularity(attempt: _Attempt, error: BaseException, failed_size: int)
         return None
     text = said(error)
     found: tuple[int, ...] = ()
-    for number in candidates(text):
+    for number in candidates(text, attempt.largest):
         if attempt.error(number) is not None:
             continue
         if attempt.error(2 * number) is None:
@@ -191,7 +199,7 @@ def _find_multiples(attempt: _Attempt, error: BaseException, failed_size: int) -
     spec, text = attempt.spec, said(error)
     if spec.granularity > 1 or spec.batch_sizes is not None:
         return None
-    for number in candidates(text):
+    for number in candidates(text, attempt.largest):
         below = failed_size // number * number
         tried = (below, below + number, below - number)
         if 2 * number < below < failed_size and all(attempt.error(size) is None for size in tried):

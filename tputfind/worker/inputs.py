@@ -4,9 +4,11 @@ import inspect
 import io
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import Any, Final, Literal, Self, cast
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from tputfind.worker.structures import (
@@ -21,6 +23,8 @@ from tputfind.worker.structures import (
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared."""
+_LARGE_TABLE: Final = 2**17
+"""An integer from here on may be a row of a table that no cache holds."""
 CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The memory format of layout ``nhwc`` by a tensor's number of dimensions; other tensors have none."""
 
@@ -114,10 +118,29 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
     return other if not _binds(forward, usual) and _binds(forward, other) else usual
 
 
+def forward_of(module: nn.Module) -> Callable[..., object]:
+    """Return the ``forward`` that takes a module's arguments: that of the inner one if it is compiled or averaged."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and all(kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) for kind in _kinds(module)):
+            inner = getattr(module, "module", None)
+        if not isinstance(inner, nn.Module):
+            return module.forward
+        module = inner
+
+
+def _kinds(module: nn.Module) -> list[Any]:
+    try:
+        return [each.kind for each in inspect.signature(module.forward).parameters.values()]
+    except (TypeError, ValueError):
+        return [None]
+
+
 def _binds(forward: Callable[..., object] | None, call: Call) -> bool:
     """Return whether a function can be called with these arguments; True if its signature is unknown."""
     try:
-        signature = inspect.signature(forward)  # type: ignore[arg-type]  # None has none
+        schema = getattr(forward, "schema", None)  # of a scripted module
+        signature = inspect.signature(forward) if schema is None else _signature_of(schema)  # type: ignore[arg-type]  # None has none
     except (TypeError, ValueError):
         return True
     try:
@@ -125,6 +148,20 @@ def _binds(forward: Callable[..., object] | None, call: Call) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _signature_of(schema: Any) -> inspect.Signature:
+    return inspect.Signature(
+        [
+            Parameter(
+                each.name,
+                Parameter.POSITIONAL_OR_KEYWORD,
+                default=each.default_value if each.has_default_value() else Parameter.empty,
+            )
+            for each in schema.arguments
+            if each.name != "self"
+        ]
+    )
 
 
 def is_channels_last(tensor: torch.Tensor) -> bool:
@@ -270,17 +307,20 @@ def outline(
     depth: int = 0,
     known: dict[int, tuple[object, object]] | None = None,
     *,
-    name_opaque: Callable[[object], object] = id,
+    any_numbers: bool = False,
 ) -> object:
     """Return the sizes in a value: shapes of tensors and arrays, lengths, integers and texts, also inside of objects.
 
     Two inputs with equal outlines have the same number of samples, whatever their numbers are. ``known`` holds objects
-    and their outlines, by id; a part that refers back to the value has the name of its type. ``name_opaque`` stands for
-    an object without length, parts or a hash of its content, such as a random generator.
+    and their outlines, by id; a part that refers back to the value has the name of its type. With ``any_numbers``, the
+    outline has types instead of integers and of objects without length, parts or a hash of their content, and lengths
+    instead of texts: it is equal for the inputs of two draws.
     """
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):
         return ("tensor", shape_of(value), value.values().shape if value.is_nested else None)
+    if any_numbers and isinstance(value, (int, str)):
+        return type(value), isinstance(value, str) and len(value)
     if isinstance(value, (int, str, type, type(None))) or depth > _DEEPEST:
         return value
     if isinstance(value, float):
@@ -291,12 +331,13 @@ def outline(
     parts = attributes_of(value) if parts is None else parts
     if parts is None:
         own_hash = isinstance(value, Hashable) and type(value).__hash__ is not object.__hash__
-        identity = len(value) if isinstance(value, Sized) else hash(value) if own_hash else name_opaque(value)
+        opaque = type(value) if any_numbers else id(value)
+        identity = len(value) if isinstance(value, Sized) else hash(value) if own_hash else opaque
         return (type(value).__name__, identity)
     if id(value) not in known:
         name = type(value).__name__
         known[id(value)] = value, name
-        inner = [(str(key), outline(part, depth + 1, known, name_opaque=name_opaque)) for key, part in parts.items()]
+        inner = [(str(key), outline(part, depth + 1, known, any_numbers=any_numbers)) for key, part in parts.items()]
         known[id(value)] = value, (name, inner)
     return known[id(value)][1]
 
@@ -390,7 +431,7 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
 
     Repeats are right only if each part is a plain value or a dense tensor whose shape differs between the sizes along
     its axis of samples alone, if some part holds samples, and if none holds indices of samples, which grow with the
-    batch size.
+    batch size, or of the rows of a large table, since few rows would come from a cache.
     """
     split = split_of(values, sizes)
     if not can_count_samples(split) or not all(map(_is_plain, values)):
@@ -403,7 +444,9 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
             axis = leaf if isinstance(leaf, int) else leaf.axis
             if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
                 return None
-    return None if indexes_samples([maxima_of(value, split) for value in values], sizes) else split
+    maxima = [maxima_of(value, split) for value in values]
+    is_large = any(key[-1] == "integers" and most >= _LARGE_TABLE for each in maxima for key, most in each.items())  # type: ignore[index]
+    return None if is_large or indexes_samples(maxima, sizes) else split
 
 
 def _is_plain(value: object, above: tuple[int, ...] = ()) -> bool:

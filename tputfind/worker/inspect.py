@@ -206,7 +206,7 @@ def _fingerprint(source: Source) -> str | None:
 
 
 _MULTIPLES: Final = (2, 4, 8, 16)
-_LARGEST_NAMED: Final = 512
+LARGEST_NAMED: Final = 512
 _MOST_NAMED: Final = 6
 """Maximum number of candidates from an error's text."""
 
@@ -225,10 +225,10 @@ def granularity_notice(spec: Spec, number: int, failed_size: int, why: str) -> N
     )
 
 
-def candidates(text: str) -> list[int]:
+def candidates(text: str, largest: int = LARGEST_NAMED) -> list[int]:
     """Return the candidates for a granularity in ascending order: 2, 4, 8, 16, and numbers in an error's text."""
-    named = dict.fromkeys(int(number) for number in re.findall(r"\d{1,4}", text))
-    fitting = [number for number in named if 1 < number <= _LARGEST_NAMED and number not in _MULTIPLES]
+    named = dict.fromkeys(int(number) for number in re.findall(r"\d+", text) if len(number) < 8)
+    fitting = [number for number in named if 1 < number <= largest and number not in _MULTIPLES]
     return sorted((*_MULTIPLES, *fitting[:_MOST_NAMED]))
 
 

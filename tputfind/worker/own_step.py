@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from numbers import Integral, Real
@@ -95,6 +95,8 @@ class OwnStep:
         """Whether the first step of a batch size is several."""
         self._number = 0
         self._keeps_graph = False
+        self._waiting = ""
+        """The class of an optimizer that never stepped, though its weights have gradients; empty without one."""
 
     @property
     def parameters(self) -> int:
@@ -191,6 +193,13 @@ class OwnStep:
                 cause="all steps train on one batch",
                 advice="for steps of one length, make it with max_iter=1 and tolerances of 0",
             )
+        if self._waiting:
+            yield Notice(
+                kind="idle_optimizer",
+                seen=f"{self._waiting} did not step in {MOST_UNTIL_STEPPED} steps: its state takes no memory here",
+                cause="its weights have gradients, which the step may still sum",
+                advice="measure a step in which it steps, if training uses it",
+            )
         if self._keeps_graph:
             yield Notice(
                 kind="keeps_graph",
@@ -248,20 +257,23 @@ class OwnStep:
                     f"{self._spec.model}: a step uses up the {name} in its batch, which is empty in the next step",
                     "return a list of its items",
                 )
-        for _ in range(MOST_UNTIL_STEPPED if self._step.optimizers else MOST_SKIPPED):
+        for number in range(MOST_UNTIL_STEPPED):
             if not self._idle:
                 return output
+            if number == MOST_SKIPPED and not (self._step.optimizers or _have_gradients(self._idle.values())):
+                break
             self.settles = True
             output = drain_value(output)
             output = self._take(copy_containers(kept, of_tensors=True))
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
+        self._waiting = idle if _have_gradients(self._idle.values()) else ""
         self._idle.clear()
         if not idle or not self._step.optimizers:  # an optimizer that the step does not name may have another purpose
             return output
         never = f"{idle} did not step in {MOST_UNTIL_STEPPED} steps"
         raise BadRequest(
             f"{self._spec.model}: {never}, so that no state of it would count",
-            "name in optimizers= those that a step uses",
+            f"name in optimizers= those that a step uses, at least every {MOST_UNTIL_STEPPED}th time",
         )
 
     def _check_place(self) -> None:
@@ -305,6 +317,11 @@ class OwnStep:
                 "return next(iter(loader)); or say what a step takes, such as samples=lambda size: 100 * size",
             )
         return (made,), {}
+
+
+def _have_gradients(optimizers: Iterable[torch.optim.Optimizer]) -> bool:
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return any(weight.grad is not None for group in groups for weight in group["params"])
 
 
 def _keeps_graph(output: object) -> bool:

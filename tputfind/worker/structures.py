@@ -76,7 +76,9 @@ def convert_parts(value: Any, parts: Mapping[Any, Any], convert: Callable[[Any],
 def _copy_to_fill(value: Any) -> Any:
     """Return an empty list or dict, or a shallow copy of another value, for ``_set_parts``."""
     if isinstance(value, list):
-        return []
+        made = [] if type(value) is list else copy.copy(value)  # a subclass may have attributes
+        made.clear()
+        return made
     is_frozen = isinstance(value, Mapping) and not isinstance(value, MutableMapping)
     return {} if type(value) is dict or is_frozen else copy.copy(value)
 

@@ -208,8 +208,11 @@ def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.opti
     """Return the optimizers by id; each is removed from the result when it, or another with its weights, first steps.
 
     An optimizer that wraps another one steps by that, or by methods of its own, as those of SAM and Lightning Fabric.
+    Steps of an optimizer that neither is one of torch nor wraps one are not seen: it is left out.
     """
-    idle = _Idle((id(optimizer), optimizer) for optimizer in optimizers)
+    kind = torch.optim.Optimizer
+    seen = (one for one in optimizers if any(isinstance(each, kind) for each in (one, *vars(one).values())))
+    idle = _Idle((id(optimizer), optimizer) for optimizer in seen)
     seen_by_hook = ref(idle)
 
     def note(stepped: torch.optim.Optimizer, *_: object) -> None:
@@ -232,6 +235,8 @@ def stand_in_loss(output: Any) -> torch.Tensor:
     as scores by class, with the classes in turn as labels; scalars as they are; the mean square of others.
     """
     leaves = [leaf for leaf in tensors_of(output) if leaf.requires_grad]
+    if isinstance(output, torch.Tensor) and output.is_floating_point() and not output.dim() and not leaves:
+        raise CannotRunSo("its loss requires no gradient")  # of a batch of one sample, which has no pairs
     if not leaves:
         raise BadRequest(
             f"--phase train: the model returns {type(output).__name__}, in which no tensor requires gradients",

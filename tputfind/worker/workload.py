@@ -29,6 +29,7 @@ from tputfind.worker.inputs import (
     divides,
     drawn_of,
     drawn_split,
+    forward_of,
     indexes_samples,
     is_channels_last,
     is_same,
@@ -121,7 +122,7 @@ class Workload:
         set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # undoes what the user's file has set
         measured = read_settings()
         self.settings = tuple(one for one in changed if one.kept or measured.get(one.name) != one.value)
-        self._forward = getattr(module, "_orig_mod", module).forward
+        self._forward = forward_of(module)
         self.refuses_eval = not (isinstance(module, TrainingStep) or _set_eval(module))
         lazy = any(map(is_uninitialized, (*module.parameters(), *module.buffers())))
         runs = filled or lazy or (isinstance(module, TrainingStep) and module.takes_example)
@@ -328,7 +329,7 @@ class Workload:
             return
         sizes, made = self._probes
         draws = chain(made[-1:], (self._make_call(sizes[-1], draw) for draw in range(1, _DRAWS)))
-        outlines = [outline(draw, name_opaque=type) for draw in draws]
+        outlines = [outline(draw, any_numbers=True) for draw in draws]
         if any(other != outlines[0] for other in outlines):
             yield Notice(
                 kind="random_sizes",
