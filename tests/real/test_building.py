@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from support.configs import save_config
+from support.folders import MODELS
 from torch import nn
 
 from tputfind.record.spec import read_spec
@@ -276,6 +277,19 @@ def test_inspection_leaves_a_module_on_the_device_of_its_factory(tmp_path):
 
     assert workload.parameters == 10
     assert workload._module.weight.is_meta
+
+
+def test_channels_last_takes_every_tensor_by_its_own_rank():
+    workload = Workload(read_spec(f"{MODELS}/plain.py:mixed_ranks", {"layout": "nhwc", "image_size": 8}), HOST)
+
+    with torch.inference_mode():
+        workload.batch(2)()
+
+
+def test_sample_shape_omits_the_batch_axis_at_any_position():
+    workload = Workload(read_spec(f"{MODELS}/plain.py:batch_on_the_second_axis", {}), HOST)
+
+    assert workload.input_shape() == "7x16"
 
 
 PEAK = """
