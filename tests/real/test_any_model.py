@@ -1,8 +1,15 @@
 """Models of other fields are measured as their owners run them, or refused for the true reason."""
 
+import time
+
 import pytest
+import torch
 from support.command import QUICK, measured
 from support.folders import MODELS
+
+from tputfind.record.spec import read_spec
+from tputfind.worker.output_check import check_output
+from tputfind.worker.workload import Workload
 
 PIECES, PIECE_S = 10, 0.002
 """Pieces and seconds per piece of a lazy output, as in the model file."""
@@ -24,6 +31,10 @@ def passed(ask, folder, factory, *options):
     return record
 
 
+def workload_of(factory, **options):
+    return Workload(read_spec(f"{FIELDS}:{factory}", options), torch.device("cpu"))
+
+
 @pytest.mark.parametrize(
     ("factory", "dtype", "expected"),
     [
@@ -36,13 +47,13 @@ def passed(ask, folder, factory, *options):
         ("works_in_double", "own", {"float64"}),
     ],
 )
-def test_weights_that_no_conversion_is_for_are_measured_as_they_were_made(tmp_path, ask, factory, dtype, expected):
-    record = passed(ask, tmp_path, factory, "--dtype", dtype, "--batch-sizes", 4, *QUICK)
+def test_weights_that_no_conversion_is_for_stay_as_they_were_made(factory, dtype, expected):
+    workload = workload_of(factory, dtype=dtype)
+    with torch.no_grad():
+        workload.batch(4)()  # raises if the weights were converted
 
-    (row,) = record.rows
-    assert set(row.parameter_bytes) == expected
-    assert sum(row.parameter_bytes.values()) > 0
-    assert ("dtypes" in kinds(record)) == (dtype != "own")
+    assert set(workload.parameter_bytes) == expected
+    assert sum(workload.parameter_bytes.values()) > 0
 
 
 def test_breaking_conversion_is_refused_with_a_working_dtype(tmp_path, ask):
@@ -54,26 +65,23 @@ def test_breaking_conversion_is_refused_with_a_working_dtype(tmp_path, ask):
     assert "must have the same dtype" in ran.err or "expected m1 and m2" in ran.err
 
 
+SEARCHED, NAMED = ("--max-batch", 4), ("--batch-sizes", "2,4")
+
+
 @pytest.mark.parametrize(
-    ("factory", "mode", "seen"),
+    ("factory", "mode", "seen", "sizes"),
     [
-        ("forces", "no_grad", ["measured under torch.no_grad"]),
-        ("needs_grad", "enabled", ["measured under torch.enable_grad"]),
-        ("jacobian", "inference", []),
+        ("forces", "no_grad", ["measured under torch.no_grad"], SEARCHED),
+        ("needs_grad", "enabled", ["measured under torch.enable_grad"], SEARCHED),
+        ("needs_grad", "enabled", ["measured under torch.enable_grad"], NAMED),
+        ("jacobian", "inference", [], NAMED),
     ],
 )
-@pytest.mark.parametrize("sizes", [("--max-batch", 4), ("--batch-sizes", "2,4")])
 def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, ask, *, factory, mode, seen, sizes):
     record = passed(ask, tmp_path, factory, *sizes, *QUICK)
 
     assert record.spec.grad_mode == mode
     assert [notice.seen for notice in record.notices if notice.kind == "grad_mode"] == seen
-
-
-def test_inputs_that_take_gradients_do_so_in_another_dtype(tmp_path, ask):
-    record = passed(ask, tmp_path, "potential", "--dtype", "bf16", "--batch-sizes", "2,4", *QUICK)
-
-    assert record.spec.grad_mode == "enabled"
 
 
 @pytest.mark.parametrize(
@@ -97,45 +105,58 @@ def test_inputs_that_take_gradients_do_so_in_another_dtype(tmp_path, ask):
         ("refuses_to_move", False, "16"),
     ],
 )
-def test_inputs_of_any_form_are_measured_with_counting_notice(tmp_path, ask, factory, by_word, shape):
+def test_inputs_of_any_form_run_with_counting_notice(factory, by_word, shape):
+    workload = workload_of(factory)
+    with torch.no_grad():
+        for size in (1, 8):
+            batch = workload.batch(size)
+            batch(), batch()
+            workload.check_samples(batch)
+
+    assert workload.input_shape() == shape
+    notices = {notice.kind: notice.seen for notice in workload.caveats()}
+    assert notices.get("samples_by_word") == ("samples counted by the input function" if by_word else None)
+    assert "random_sizes" not in notices
+
+
+@pytest.mark.parametrize("factory", ["graph_objects", "bytes_and_times", "caches"])
+def test_search_and_rows_take_inputs_that_are_no_tensors(tmp_path, ask, factory):
     record = passed(ask, tmp_path, factory, *FEW)
 
     assert record.edge.largest_batch == 8
-    assert record.input_shape == shape
-    seen = [notice.seen for notice in record.notices if notice.kind == "samples_by_word"]
-    assert seen == (["samples counted by the input function"] if by_word else [])
     assert "random_sizes" not in kinds(record)
 
 
-@pytest.mark.parametrize("factory", ["slotted_objects", "caches"])
-def test_tensors_in_objects_are_converted(tmp_path, ask, factory):
-    passed(ask, tmp_path, factory, "--dtype", "bf16", "--batch-sizes", 4, *QUICK)  # raises if two dtypes meet
-
-
-@pytest.mark.parametrize(
-    ("factory", "found"),
-    [("always_the_same", "its inputs are the same at batch"), ("graphs_that_end", "its batch holds 6 samples")],
-)
-def test_inputs_that_do_not_grow_with_the_batch_are_refused(tmp_path, ask, factory, found):
-    ran = ask(tmp_path, f"{FIELDS}:{factory}", "--batch-sizes", "2,32", *QUICK)
+def test_inputs_that_do_not_grow_with_the_batch_are_refused(tmp_path, ask):
+    ran = ask(tmp_path, f"{FIELDS}:graphs_that_end", "--batch-sizes", "2,32", *QUICK)
 
     assert ran.status == 5
-    assert found in ran.err
+    assert "its batch holds 6 samples" in ran.err
     assert "as many samples as it is called with" in ran.err
 
 
-@pytest.mark.parametrize("factory", ["generator", "mapped", "coroutine", "async_generator", "future"])
-def test_lazy_outputs_are_computed_within_the_timed_step(tmp_path, ask, factory):
-    lazy = passed(ask, tmp_path, factory, "--batch-sizes", 64, *QUICK)
+def test_lazy_output_is_computed_within_the_timed_step(tmp_path, ask):
+    lazy = passed(ask, tmp_path, "generator", "--batch-sizes", 64, *QUICK)
 
     assert min(lazy.rows[0].device_ms) >= 1000 * PIECES * PIECE_S  # a call without computation takes far less
     assert lazy.rows[0].seen == ("drained",)
     assert "output_drained" in kinds(lazy)
 
 
-@pytest.mark.parametrize("factory", ["halves_its_input", "grows_its_input"])
-def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, ask, factory):
-    record = passed(ask, tmp_path, factory, *FEW)  # the model raises if it receives its own modified input
+@pytest.mark.parametrize("factory", ["mapped", "coroutine", "async_generator", "future"])
+def test_lazy_outputs_of_any_kind_are_computed_within_the_step(factory):
+    with torch.no_grad():
+        batch = workload_of(factory).batch(64)
+        batch()
+        begin_s = time.perf_counter()
+        batch()
+
+    assert time.perf_counter() - begin_s >= PIECES * PIECE_S
+    assert batch.seen == ("drained",)
+
+
+def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, ask):
+    record = passed(ask, tmp_path, "halves_its_input", *FEW)  # the model raises if it receives its own modified input
 
     assert all("inputs_restored" in row.seen for row in record.rows)
     assert "inputs_restored" in kinds(record)
@@ -147,11 +168,13 @@ def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, a
     ("factory", "checked"),
     [("pops_from_dict", True), ("pops_from_list", True), ("replaces_in_object", False), ("caches", False)],
 )
-def test_each_step_gets_containers_that_no_step_has_changed(tmp_path, ask, factory, phase, *, checked):
-    record = passed(ask, tmp_path, factory, "--batch-sizes", 128, "--phase", phase, *QUICK)
-
-    (row,) = record.rows
-    assert phase == "train" or (row.output.result == "right") == checked
+def test_each_step_gets_containers_that_no_step_has_changed(factory, phase, *, checked):
+    workload = workload_of(factory, phase=phase)
+    with torch.set_grad_enabled(phase == "train"):
+        batch = workload.batch(128)
+        for _ in range(3):
+            batch()  # raises if a step before has taken its inputs away
+        assert phase == "train" or (check_output(batch, "fp32", 2).result == "right") == checked
 
 
 @pytest.mark.parametrize(
@@ -189,14 +212,12 @@ def test_samples_are_not_repeated_if_the_model_fails_then(tmp_path, ask, *, fact
     assert "inputs_repeated" not in kinds(record)
 
 
-@pytest.mark.parametrize("model", ["remembers", "remembers_a_slice", "remembers_texts"])
-def test_caching_model_is_named(tmp_path, ask, model):
-    assert "cached" in kinds(passed(ask, tmp_path, model, "--batch-sizes", "8,16", *QUICK))
-
-
-@pytest.mark.parametrize("model", ["forgets", "forgets_a_slice"])
-def test_non_caching_model_is_not_named(tmp_path, ask, model):
-    assert "cached" not in kinds(passed(ask, tmp_path, model, "--batch-sizes", "8,16", *QUICK))
+@pytest.mark.parametrize(
+    ("model", "cached"),
+    [("remembers", True), ("remembers_a_slice", True), ("remembers_texts", True), ("forgets_a_slice", False)],
+)
+def test_only_a_caching_model_is_named(tmp_path, ask, model, *, cached):
+    assert ("cached" in kinds(passed(ask, tmp_path, model, "--batch-sizes", "8,16", *QUICK))) == cached
 
 
 def test_model_that_keeps_more_with_each_step_is_named(tmp_path, ask):
@@ -241,6 +262,7 @@ def test_batch_sizes_are_multiples_accepted_by_the_model(tmp_path, ask, factory,
     assert record.spec.granularity == granularity
     advice = [notice.advice for notice in record.notices if notice.kind == "granularity"]
     assert advice == ([] if "--granularity" in options else [f"--granularity {granularity} says so beforehand"])
+    assert options or record.rows[-1].output.result == "right"  # compared with batches of such sizes
 
 
 def test_multiples_are_found_above_small_batches_of_any_size(tmp_path, ask):
@@ -341,15 +363,14 @@ def test_random_lengths_are_redrawn_by_each_process_and_reported(tmp_path, ask):
 
 
 @pytest.mark.parametrize(
-    ("factory", "more", "expected"),
+    ("factory", "expected"),
     [
-        ("own_loss", (), "the optimizer (sgd) is a stand-in: the model's own is not known"),
-        ("two_networks", (), "the loss and the optimizer (sgd) are stand-ins: the model's own are not known"),
-        ("two_networks", ("--optimizer", "adam"), "the loss is a stand-in: the model's own is not known"),
+        ("own_loss", "the optimizer (sgd) is a stand-in: the model's own is not known"),
+        ("two_networks", "the loss and the optimizer (sgd) are stand-ins: the model's own are not known"),
     ],
 )
-def test_training_reports_stand_in_loss_and_optimizer(tmp_path, ask, *, factory, more, expected):
-    record = passed(ask, tmp_path, factory, "--phase", "train", "--batch-sizes", 4, *more, *QUICK)
+def test_training_reports_stand_in_loss_and_optimizer(tmp_path, ask, factory, expected):
+    record = passed(ask, tmp_path, factory, "--phase", "train", "--batch-sizes", 4, *QUICK)
 
     (notice,) = [notice for notice in record.notices if notice.kind == "stand_ins"]
     assert f"{notice.seen}: {notice.cause}" == expected
@@ -380,13 +401,8 @@ def test_settings_as_they_are_measured_are_not_called_overridden(tmp_path, ask):
     assert "settings_overridden" not in kinds(ran.record())
 
 
-def test_the_generators_of_torch_python_and_numpy_are_seeded_alike(tmp_path):
-    from tputfind.record.spec import read_spec
-    from tputfind.worker.workload import Workload
-
+def test_the_generators_of_torch_python_and_numpy_are_seeded_alike():
     def first(seed):
-        import torch
-
         workload = Workload(read_spec(f"{SETS}:seeded", {"seed": seed}), torch.device("cpu"))
         return float(workload.batch(2)()[0])
 

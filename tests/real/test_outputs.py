@@ -82,24 +82,6 @@ def test_row_is_kept_if_the_check_of_its_output_ends_the_process(tmp_path, ask, 
     assert row.samples_per_s
 
 
-def test_model_taking_multiples_is_checked_in_such_a_batch(tmp_path, ask):
-    (tmp_path / "by_four.py").write_text(
-        "from torch import nn, randn\n"
-        "class ByFour(nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        return x.view(-1, 4, 3).mul(2).view(-1, 3)\n"
-        "def make():\n"
-        "    return ByFour(), lambda batch_size: randn(batch_size, 3)\n"
-    )
-
-    ran = ask(
-        tmp_path, f"{tmp_path}/by_four.py:make", "--granularity", 4, "--max-batch", 12, "--search", "linear", *QUICK
-    )
-
-    rows = {row.batch_size: row for row in ran.record().rows}
-    assert rows[12].output.result == "right"
-
-
 def test_a_real_model_in_bf16_is_right(tmp_path, ask):
     ran = ask(tmp_path, "mobilenet_v3_small", "--dtype", "bf16", "--image-size", 64, "--batch-sizes", 8, *QUICK)
 
