@@ -97,7 +97,7 @@ def test_replay_computes_the_step_on_current_inputs():
 
 
 def test_uncapturable_model_is_reported_and_other_methods_are_timed(tmp_path):
-    found, out = clocks(tmp_path, f"{MODELS}/hard_to_time.py:looks_at_its_input", "--batch-size", 4)
+    found, out = clocks(tmp_path, f"{MODELS}/compiled.py:waits_for_the_device", "--batch-size", 4)
 
     assert "not captured" in out
     assert "it could not be captured and replayed (" in out

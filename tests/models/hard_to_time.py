@@ -10,13 +10,6 @@ def small_inputs(batch_size: int) -> torch.Tensor:
     return torch.randn(batch_size, 16)
 
 
-class LooksAtItsInput(nn.Module):
-    """Waits for the device in the middle of the step: it cannot be captured."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2 if x.sum().item() > 0 else x * 3
-
-
 class Spins(nn.Module):
     """Keeps the GPU busy for a fixed number of milliseconds, by the GPU's global clock."""
 
@@ -39,10 +32,6 @@ class Spins(nn.Module):
         return x
 
 
-def looks_at_its_input():
-    return LooksAtItsInput(), small_inputs
-
-
 def spins():
     return Spins(), small_inputs
 
@@ -50,27 +39,3 @@ def spins():
 def one_sample_many_times():
     """Return inputs that cannot be written to: all samples share the same memory."""
     return nn.Linear(16, 4), lambda batch_size: torch.randn(1, 16).expand(batch_size, 16)
-
-
-class Halves(nn.Module):
-    """Halves its input in place; it fails if many steps did so to the same input."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if float(x.abs().max()) < 1e-3:
-            raise ValueError("its input was halved again and again")
-        return x.div_(2)
-
-
-def halves():
-    return Halves(), small_inputs
-
-
-class Draws(nn.Module):
-    """Takes no tensor, but the number of samples to draw."""
-
-    def forward(self, count: int) -> torch.Tensor:
-        return torch.randn(count, 16)
-
-
-def draws():
-    return Draws(), int

@@ -92,7 +92,7 @@ def test_untimeable_model_gives_one_line_and_its_exit_code(tmp_path, ask, argume
     [
         ("hard_to_time.py:one_sample_many_times", "RuntimeError: "),
         ("nested.py:bag", "a Bag among the inputs cannot be copied into"),
-        ("hard_to_time.py:draws", "a step without tensors as inputs copies nothing"),
+        ("other_fields.py:whole_numbers", "a step without tensors as inputs copies nothing"),
     ],
 )
 def test_inputs_that_cannot_be_copied_cost_their_cells_only(tmp_path, ask, model, cause):
@@ -110,10 +110,10 @@ def test_step_of_the_user_is_timed_in_each_way(tmp_path, ask):
 
 
 def test_inputs_are_restored_before_each_timed_step(tmp_path, ask):
-    ran = ask(tmp_path, "clocks", f"{MODELS}/hard_to_time.py:halves", *FEW)
+    ran = ask(tmp_path, "clocks", f"{MODELS}/other_fields.py:halves_its_input", *FEW)
 
     assert ran.status == 0, ran.err
-    assert "again and again" not in ran.out
+    assert "written to before" not in ran.out
 
 
 def test_copies_that_kill_the_process_cost_only_their_cells(tmp_path, ask):
