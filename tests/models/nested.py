@@ -6,18 +6,13 @@ from torch import nn
 
 class OfList(nn.Module):
     def forward(self, images: list) -> torch.Tensor:
-        tensors = [image["image"] if isinstance(image, dict) else image for image in images]
-        return torch.stack([tensor.flatten().cumsum(0) for tensor in tensors])
+        return torch.stack([image["image"].flatten().cumsum(0) for image in images])
 
 
 class OfAll(nn.Module):
     def forward(self, pair: tuple, options: dict) -> dict:
         left, right = pair
         return {"sum": (left.sum(dim=1) + options["bias"]) * options["scale"], "right": [right * 2]}
-
-
-def list_of_images():
-    return OfList(), lambda batch_size: [torch.randn(3, 8, 8) for _ in range(batch_size)]
 
 
 def list_of_dicts():

@@ -11,17 +11,6 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
 
 
-class Stacks(nn.Module):
-    """Takes a list of samples."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = net()
-
-    def forward(self, samples: list[torch.Tensor]) -> torch.Tensor:
-        return self.net(torch.stack(samples))
-
-
 class Takes(nn.Module):
     """Takes images and labels; uses the labels only with ``looks``."""
 
@@ -36,14 +25,6 @@ class Takes(nn.Module):
 
 def tensor():
     return net(), lambda batch_size: images[:batch_size]
-
-
-def listed():
-    return Stacks(), lambda batch_size: (list(images[:batch_size]),)
-
-
-def labelled():
-    return Takes(looks=False), labelled_images
 
 
 def labelled_that_the_model_fails_over():
