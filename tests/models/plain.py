@@ -139,7 +139,6 @@ def blocks_of_their_own():
 
 takes_more_later = with_inputs(TakesMoreLater)
 fails = with_inputs(lambda: FailsAbove(0))
-fails_above_12 = with_inputs(lambda: FailsAbove(12))
 aborts_above_5 = with_inputs(lambda: Aborts(5))
 
 
@@ -418,7 +417,6 @@ def hangs_when_it_is_made():
     time.sleep(3600)
 
 
-kills_itself_above_4 = with_inputs(lambda: Above(4, kill_oneself))
 fails_in_cublas = with_inputs(lambda: Above(0, fail_in_cublas))
 fails_in_cublas_above_4 = with_inputs(lambda: Above(4, fail_in_cublas))
 fails_in_cublas_once_above_4 = with_inputs(lambda: Above(4, fail_in_cublas_once))
@@ -466,24 +464,16 @@ class SaysDoneLater(nn.Module):
 says_done_later = with_inputs(SaysDoneLater)
 
 
-class LeavesAProcess(nn.Module):
-    """Starts a process that would run for a day, and abandons it."""
+class LeavesProcesses(nn.Module):
+    """Starts two processes that would run for a day, one in a session of its own, and abandons them."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        subprocess.Popen(["sleep", "86398"])
+        for own_session in (False, True):
+            subprocess.Popen(["sleep", "86398"], start_new_session=own_session)
         return x * 2
 
 
-class StartsADaemon(nn.Module):
-    """Starts a process in its own session."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        subprocess.Popen(["sleep", "86396"], start_new_session=True)
-        return x * 2
-
-
-starts_a_daemon = with_inputs(StartsADaemon)
-leaves_a_process = with_inputs(LeavesAProcess)
+leaves_processes = with_inputs(LeavesProcesses)
 
 
 def exits_while_built():

@@ -136,21 +136,6 @@ def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path
     assert ran.record().rows[1].output.result == "right"
 
 
-def test_a_file_that_was_changed_since_is_not_resumed_from(tmp_path, ask):
-    asked = (tmp_path / "small.pt", "--device", "cpu", "--input-size", "3x8x8", "--batch-sizes", "1,4", *QUICK)
-    scripted(tmp_path / "small.pt")
-    first = ask(tmp_path, *asked, "--save", "first.json", "--no-save")
-    shortened = (tmp_path / "first.json").read_text().replace('"finished": "', '"finished": null, "x": "')
-    (tmp_path / "cut.json").write_text(shortened)
-    scripted(tmp_path / "small.pt")
-
-    again = ask(tmp_path, "--resume", "cut.json")
-
-    assert first.status == 0, first.err
-    assert again.status == 2
-    assert "the file that the model is made by was changed" in again.err
-
-
 @pytest.mark.parametrize(
     ("asked", "shape"),
     [
