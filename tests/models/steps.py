@@ -95,24 +95,8 @@ def run_is_text():
     return tputfind.Step("run", lambda size: torch.randn(size, 8))
 
 
-def modules_are_text():
-    return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), modules=["net"])
-
-
-def no_samples():
-    return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), samples=0)
-
-
 def half_samples():
     return tputfind.Step(lambda batch: batch, lambda size: torch.randn(size, 8), samples=lambda size: size / 2)
-
-
-def run_takes_parts():
-    return tputfind.Step(lambda x, y: x @ y, lambda size: (torch.randn(size, 8), torch.randn(8, size)))
-
-
-def make_takes_nothing():
-    return tputfind.Step(lambda batch: batch * 2, lambda: torch.randn(4, 8))
 
 
 def step_takes_a_batch(batch_size):
@@ -148,13 +132,6 @@ def loader_with_samples():
     return tputfind.Step(step.run, step.make_batch, samples=lambda size: 64 // size * size)
 
 
-def make_is_a_coroutine():
-    async def make(size):
-        return torch.randn(size, 8)
-
-    return tputfind.Step(lambda batch: batch * 2, make)
-
-
 def never_steps():
     layer = nn.Linear(8, 8)
     optimizer = torch.optim.SGD(layer.parameters())
@@ -169,16 +146,6 @@ def uses_up_a_generator():
             layer(micro_batch).sum().backward()
 
     return tputfind.Step(train, lambda size: (torch.randn(size, 8) for _ in range(4)))
-
-
-def uses_up_a_zip():
-    layer = nn.Linear(8, 8)
-
-    def train(pairs):
-        for x, y in pairs:
-            (layer(x) - y).square().mean().backward()
-
-    return tputfind.Step(train, lambda size: zip(torch.randn(4, size, 8), torch.randn(4, size, 8), strict=True))
 
 
 class Sharpness(torch.optim.Optimizer):

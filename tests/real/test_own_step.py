@@ -276,11 +276,7 @@ def test_step_cut_short_is_resumed_and_compared(tmp_path, ask):
 
 
 REFUSED = [
-    ("steps.py:pair", ("--dtype", "fp16"), 2, "is a step of its own, which is run as it is: leave --dtype out"),
-    ("steps.py:pair", ("--layout", "nhwc", "--phase", "train"), 2, "leave --layout, --phase out"),
     ("steps.py:pair", ("--dtype", "fp32", "--layout", "nchw"), 2, "leave --dtype, --layout out"),
-    ("steps.py:pair", ("--input-size", "3x8x8"), 2, "leave --input-size out"),
-    ("steps.py:pair", ("--mode", "compile"), 2, "leave --mode out"),
     ("steps.py:nothing", (), 2, "called with batch size 4 returned nothing"),
     ("steps.py:text", (), 2, "called with batch size 4 returned str, which cannot be called"),
     ("steps.py:width", (), 2, "takes arguments (width): name a function without arguments that returns width(...)"),
@@ -290,20 +286,14 @@ REFUSED = [
     ("steps.py:same_batch", (), 5, "its batch is of the same size at batch sizes 4 and 8"),
     ("steps.py:data_set_that_ends", ("--batch-sizes", "4,16"), 5, "its batch holds 9 samples at batch size 16"),
     ("steps.py:run_is_text", (), 2, "tputfind.Step: run is a str, not a function of a batch"),
-    ("steps.py:modules_are_text", (), 2, "tputfind.Step: modules holds a str, not a torch.nn.Module"),
-    ("steps.py:no_samples", (), 2, "tputfind.Step: samples is 0"),
     ("steps.py:half_samples", (), 2, "samples(4) returned 2.0, not a whole number from 1"),
-    ("steps.py:run_takes_parts", (), 2, "run takes (x, y), and is called with one argument, a batch"),
-    ("steps.py:make_takes_nothing", (), 2, "make_batch takes no argument, and is called with one argument, the batch"),
     ("steps.py:step_takes_a_batch", (), 2, "called with batch size 4 returned a function that takes (y)"),
     ("steps.py:size_has_a_default", (), 2, "if it makes a step, give it the batch size as an argument without a def"),
     ("steps.py:kills_itself", (), 5, "cannot be built: killed by SIGKILL (build it by itself to see why)"),
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
-    ("steps.py:uses_up_a_zip", (), 2, "a step uses up the zip in its batch, which is empty in the next"),
     ("steps.py:uses_up_a_generator", (), 2, "a step uses up the generator in its batch, which is empty in the next"),
     ("steps.py:takes_args", (), 2, "takes_args(args) is called with a batch size, as one argument makes steps"),
     ("steps.py:takes_args", ("--input-size", "8"), 2, "a factory of a model takes no arguments"),
-    ("steps.py:make_is_a_coroutine", (), 2, "tputfind.Step: make_batch is a coroutine function"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),
     ("steps.py:data_end", (), 5, "its training ended at step 5, by StopIteration"),
     ("steps.py:training_exits", (), 5, "its training ended at step 4, by SystemExit"),
@@ -322,6 +312,41 @@ def test_invalid_step_is_refused_in_one_line(tmp_path, ask, *, name, more, statu
     assert ran.status == status, ran.err
     assert told in " ".join(ran.err.split())
     assert ("Traceback" in ran.err) == (name == "steps.py:fails")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"dtype": "fp16"}, "is a step of its own, which is run as it is: leave --dtype out"),
+        ({"layout": "nhwc", "phase": "train"}, "leave --layout, --phase out"),
+        ({"input_size": "3x8x8"}, "leave --input-size out"),
+        ({"mode": "compile"}, "leave --mode out"),
+    ],
+)
+def test_options_of_a_model_are_refused_for_a_step(options, told):
+    with pytest.raises(BadRequest, match=told):
+        own_step(read_spec("train.py:step", options))
+
+
+async def coroutine(size):
+    return torch.randn(size, 8)
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ({"modules": ["net"]}, "modules holds a str, not a torch.nn.Module"),
+        ({"samples": 0}, "samples is 0"),
+        ({"run": lambda x, y: x @ y}, "run takes (x, y), and is called with one argument, a batch"),
+        ({"make_batch": lambda: torch.ones(4)}, "make_batch takes no argument, and is called with one argument"),
+        ({"make_batch": coroutine}, "make_batch is a coroutine function"),
+    ],
+)
+def test_step_of_a_wrong_part_is_refused(part, told):
+    with pytest.raises(BadRequest) as refusal:
+        tputfind.Step(**{"run": torch.sum, "make_batch": torch.ones} | part)
+
+    assert f"tputfind.Step: {told}" in refusal.value.message
 
 
 def test_step_ignoring_its_batch_size_is_refused(tmp_path, ask):
@@ -344,11 +369,7 @@ def live_factory():
     return tputfind.Step(lambda batch: layer(batch).sum(), lambda size: torch.randn(size, 8), modules=layer)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"step": live_maker}, {"model": live_maker}, {"step": live_factory}],
-    ids=["maker", "as a model", "factory"],
-)
+@pytest.mark.parametrize("given", [{"model": live_maker}, {"step": live_factory}], ids=["maker as a model", "factory"])
 def test_find_takes_the_step_of_a_script(given, kept):
     record = kept.find(**given, **QUICKLY)
 
