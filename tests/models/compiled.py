@@ -97,10 +97,6 @@ def for_ever():
     return ForEver(), _inputs
 
 
-def not_at_all():
-    return NotAtAll(), _inputs
-
-
 def otherwise():
     return Otherwise(), _inputs
 

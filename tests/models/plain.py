@@ -509,17 +509,6 @@ class TakesMoreAtTheFiftieth(nn.Module):
 takes_more_at_the_fiftieth = with_inputs(TakesMoreAtTheFiftieth)
 
 
-class Structures(nn.Module):
-    """Takes its batch along the second axis, and returns it inside a dict and a list with other values."""
-
-    def forward(self, x: torch.Tensor, scale: float) -> dict[str, object]:
-        return {"logits": x * scale, "parts": [x.sum(0), x.argmax(0)], "loss": x.mean(), "name": "structures"}
-
-
-def structures():
-    return Structures(), lambda batch_size: {"x": torch.randn(3, batch_size), "scale": 2.0}
-
-
 class ByCount(nn.Module):
     """Divides every sample by the number of samples."""
 
@@ -538,21 +527,6 @@ class AsLongAsTheLongest(nn.Module):
 
 
 as_long_as_the_longest = with_inputs(AsLongAsTheLongest)
-
-
-class NodesOfGraphs(nn.Module):
-    """Takes seven nodes per graph: inputs that cannot be split by sample."""
-
-    def forward(self, nodes: torch.Tensor, graphs: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
-        return torch.zeros(len(graphs), 1).index_add(0, offsets, nodes) + graphs
-
-
-def nodes_of_graphs():
-    return NodesOfGraphs(), lambda batch_size: (
-        torch.randn(7 * batch_size, 1),
-        torch.randn(batch_size, 1),
-        torch.arange(batch_size).repeat_interleave(7),
-    )
 
 
 class NanForSome(nn.Module):

@@ -95,8 +95,7 @@ def test_failing_model_under_compile_shows_its_own_error(tmp_path, ask):
                 "it is compiled anew from step to step"
             ),
         ),
-        ("compiled_something_else", "torch.compile compiles nothing of it"),
-        ("not_at_all", "torch.compile compiles nothing of it (--mode eager runs the model as it is)"),
+        ("compiled_something_else", "torch.compile compiles nothing of it (--mode eager runs the model as it is)"),
     ],
 )
 def test_uncompiled_run_is_refused_in_one_line(tmp_path, ask, factory, expected):
@@ -122,14 +121,3 @@ def test_a_cuda_graph_takes_a_cuda_device(tmp_path, ask):
 
     assert ran.status == 3
     assert "--mode cudagraph: cpu has no CUDA graphs" in ran.err
-
-
-def test_records_of_another_mode_or_layout_have_names_of_their_own(tmp_path, ask):
-    asked = (f"{MODELS}/compiled.py:small", "--device", "cpu", "--batch-sizes", 1, *QUICK)
-
-    ask(tmp_path, *asked)
-    ask(tmp_path, *asked, "--layout", "nhwc")
-
-    names = sorted(path.name.partition("-fp32-")[2].partition("-")[0] for path in (tmp_path / "results").glob("*.json"))
-    assert names[-1] == "nhwc"
-    assert len(names) == 2

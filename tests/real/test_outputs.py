@@ -47,9 +47,7 @@ def test_named_batch_with_wrong_output_is_kept_and_not_recommended(tmp_path, ask
 @pytest.mark.parametrize(
     ("factory", "result", "remark"),
     [
-        ("structures", "right", ""),
         ("nan_for_some", "not_finite", ""),
-        ("nodes_of_graphs", "unchecked", "its inputs cannot be taken apart by sample"),
         ("by_count", "unchecked", "or with the batch that it is in"),
     ],
 )
