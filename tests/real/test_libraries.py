@@ -46,9 +46,7 @@ def test_a_model_of_timm_takes_another_size_and_number_of_channels(name):
     ("config", "asked", "shape"),
     [
         ("bert", (), "40+40"),
-        ("bert", ("--sequence-length", 16), "16+16"),
         ("gpt2", ("--sequence-length", 16), "16+16"),
-        ("vit", (), "3x32x32"),
         ("vit", ("--image-size", 64), "3x64x64"),
     ],
 )
