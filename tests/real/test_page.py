@@ -30,16 +30,6 @@ def test_a_run_writes_its_page(tmp_path, ask):
     assert read.all("figure")
 
 
-def test_a_page_of_several_models_holds_them_all(tmp_path, ask):
-    ran = ask(tmp_path, "resnet18", "mobilenet_v3_small", "--device", "cpu", "--no-save", "--save", "two.html", *TINY)
-
-    assert ran.status == 0, ran.err
-    assert not (tmp_path / "results").exists()
-    text = Page((tmp_path / "two.html").read_bytes()).text()
-    assert "resnet18, mobilenet_v3_small on " in text
-    assert text.count("Largest batch") == 2
-
-
 def test_saved_records_are_a_page_and_a_plot(tmp_path, ask):
     recipes = RESULTS / "nvidia-h200/recipes/resnet50-fp16.json"
 

@@ -250,16 +250,6 @@ def test_first_process_of_a_row_runs_alone_and_gives_its_peak(tmp_path, ask):
     assert small < 0.7 * large
 
 
-def test_a_row_is_spread_over_processes_that_share_its_batches(tmp_path, ask):
-    asked = (f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,2", "--batches", 20)
-    record = ask(tmp_path, *asked).record()
-
-    for row in record.rows:
-        assert [len(timing.device_ms) for timing in row.timings] == [7, 7, 6]
-        assert row.output is not None
-    assert "cut_short" not in kinds(record)
-
-
 @pytest.mark.alone
 def test_differing_processes_widen_interval_and_max_noise_adds_processes(tmp_path):
     """The step time of this model depends on its process, so more batches in one process do not show it."""

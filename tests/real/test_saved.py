@@ -7,6 +7,9 @@ from support.folders import MODELS
 from torch import nn
 from torch.export import Dim
 
+from tputfind.record.spec import read_spec
+from tputfind.worker.workload import Workload
+
 
 class Tokens(nn.Module):
     """Takes token ids and a mask, and creates a tensor in its forward pass."""
@@ -144,14 +147,13 @@ def test_a_torchscript_file_is_measured_with_the_input_that_it_is_given(tmp_path
         ([":int64:Bx7:50", "mask:fp32:7"], "7+7"),
     ],
 )
-def test_described_inputs_reach_the_model(tmp_path, ask, asked, shape):
-    described = [word for each in asked for word in ("--input", each)]
+def test_described_inputs_reach_the_model(asked, shape):
+    workload = Workload(read_spec(f"{MODELS}/nested.py:tokens", {"input": asked}), torch.device("cpu"))
+    with torch.no_grad():
+        output = workload.batch(16)()
 
-    ran = ask(tmp_path, f"{MODELS}/nested.py:tokens", *described, "--batch-sizes", "1,16", *QUICK)
-
-    assert ran.status == 0, ran.err
-    assert ran.record().input_shape == shape
-    assert ran.record().rows[1].output.result == "right"
+    assert workload.input_shape() == shape
+    assert output.shape == (16, 7, 3)
 
 
 QUIET = ("--device", "cpu", "--quiet")
