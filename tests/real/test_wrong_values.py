@@ -123,9 +123,10 @@ def test_the_message_names_the_nearest_right_one(tmp_path, ask, arguments, messa
     assert ran.err.startswith("tputfind: ")
 
 
-def test_a_rate_is_understood_as_people_write_it(tmp_path, ask):
+@pytest.mark.parametrize("rate", ["5k QPS", "5000rps"])
+def test_a_rate_is_understood_as_people_write_it(tmp_path, ask, rate):
     asked = ("size", RECORD, "--slo", "50 ms", "--percentile", "p99", "--batcher", "Triton", "--save", "plans.json")
-    ran = ask(tmp_path, *asked, "--rate", "5k QPS")
+    ran = ask(tmp_path, *asked, "--rate", rate)
 
     assert ran.status == 0, ran.err
     demand = json.loads((tmp_path / "plans.json").read_bytes())["plans"][0]["demand"]
