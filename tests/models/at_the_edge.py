@@ -73,26 +73,6 @@ class SumsAtTimes(nn.Module):
         return (x * 2).sum(0) if self.calls % 3 == 1 else x * 2
 
 
-def rows(batch):
-    return torch.rand(batch, ROW)
-
-
-def exits():
-    return CatchesAll(lambda _: os._exit(1)), rows
-
-
-def returns_nothing():
-    return CatchesAll(lambda _: None), rows
-
-
-def returns_half():
-    return CatchesAll(lambda x: x[: len(x) // 2]), rows
-
-
-def starts_a_thread():
-    return StartsThread(), lambda batch: torch.rand(batch, 8)
-
-
 class Returns(nn.Module):
     """Returns its output up to a batch size, and nothing above it."""
 
@@ -115,21 +95,21 @@ class LooksUpOnce(nn.Module):
         return self.rows(ids.unique())
 
 
-def looks_up_once():
-    return LooksUpOnce(), lambda batch: torch.arange(batch) % 10
+def with_inputs(make, inputs=lambda batch: torch.rand(batch, ROW)):
+    """Return a factory of a model that ``make`` returns, and of inputs, 1 MiB a sample unless given."""
+    return lambda: (make(), inputs)
 
 
-def returns_64_at_most():
-    return Returns(64), lambda batch: torch.rand(batch, 8)
+def few_numbers(batch):
+    return torch.rand(batch, 8)
 
 
-def waits():
-    return Waits(), rows
-
-
-def keeps_outputs():
-    return Keeps(), lambda batch: torch.rand(batch, 8)
-
-
-def sums_at_times():
-    return SumsAtTimes(), lambda batch: torch.rand(batch, 8)
+exits = with_inputs(lambda: CatchesAll(lambda _: os._exit(1)))
+returns_nothing = with_inputs(lambda: CatchesAll(lambda _: None))
+returns_half = with_inputs(lambda: CatchesAll(lambda x: x[: len(x) // 2]))
+waits = with_inputs(Waits)
+starts_a_thread = with_inputs(StartsThread, few_numbers)
+returns_64_at_most = with_inputs(lambda: Returns(64), few_numbers)
+keeps_outputs = with_inputs(Keeps, few_numbers)
+sums_at_times = with_inputs(SumsAtTimes, few_numbers)
+looks_up_once = with_inputs(LooksUpOnce, lambda batch: torch.arange(batch) % 10)

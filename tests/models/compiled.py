@@ -68,41 +68,25 @@ def _inputs(batch_size: int) -> torch.Tensor:
     return torch.randn(batch_size, 8)
 
 
-def small():
-    return Small(), _inputs
+def with_inputs(make):
+    """Return a factory of a model that ``make`` returns, and of these inputs."""
+    return lambda: (make(), _inputs)
 
 
-def in_pieces():
-    return InPieces(), _inputs
-
-
-def in_part():
-    return InPart(), _inputs
-
-
-def wrong():
-    return Wrong(), _inputs
+small = with_inputs(Small)
+in_pieces = with_inputs(InPieces)
+in_part = with_inputs(InPart)
+wrong = with_inputs(Wrong)
+for_ever = with_inputs(ForEver)
+otherwise = with_inputs(Otherwise)
+waits_for_the_device = with_inputs(WaitsForTheDevice)
+normalised = with_inputs(lambda: nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)))
+nothing_to_train = with_inputs(nn.ReLU)
 
 
 def compiled_something_else():
     torch.compile(nn.Linear(2, 2), backend="eager")(torch.ones(1, 2))
     return NotAtAll(), _inputs
-
-
-def normalised():
-    return nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4)), _inputs
-
-
-def for_ever():
-    return ForEver(), _inputs
-
-
-def otherwise():
-    return Otherwise(), _inputs
-
-
-def waits_for_the_device():
-    return WaitsForTheDevice(), _inputs
 
 
 class Wide(nn.Module):
@@ -118,7 +102,3 @@ class Wide(nn.Module):
 
 def wide():
     return Wide(), lambda batch_size: torch.randn(batch_size, 4096)
-
-
-def nothing_to_train():
-    return nn.ReLU(), _inputs

@@ -27,12 +27,16 @@ class LooksUpWhatIsNotThere(nn.Module):
 
 
 class WritesOutOfBounds(nn.Module):
-    """An illegal memory access, above 4 samples."""
+    """An illegal memory access above a batch size."""
 
     source = 'extern "C" __global__ void bad(long long address) { *(volatile int*)address = 1; }'
 
+    def __init__(self, largest: int) -> None:
+        super().__init__()
+        self.largest = largest
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > 4:
+        if len(x) > self.largest:
             torch.cuda._compile_kernel(self.source, "bad")((1, 1, 1), (1, 1, 1), (16,))
         return x * 2
 
@@ -96,41 +100,21 @@ class CountsIn32Bits(nn.Module):
         return y
 
 
-def looks_up_what_is_not_there():
-    return LooksUpWhatIsNotThere(), small_inputs
+def with_inputs(make, inputs=small_inputs):
+    """Return a factory of a model that ``make`` returns, and of inputs."""
+    return lambda: (make(), inputs)
 
 
-def writes_out_of_bounds():
-    return WritesOutOfBounds(), small_inputs
+def masked_inputs(batch_size: int) -> dict[str, torch.Tensor]:
+    x = torch.zeros(batch_size, 256, 512, device="cuda")
+    return {"x": x, "mask": torch.zeros(batch_size, 256, dtype=torch.bool, device="cuda")}
 
 
-def always_writes_out_of_bounds():
-    class Always(WritesOutOfBounds):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            torch.cuda._compile_kernel(self.source, "bad")((1, 1, 1), (1, 1, 1), (16,))
-            return x * 2
-
-    return Always(), small_inputs
-
-
-def launches_too_many_threads():
-    return LaunchesTooManyThreads(), small_inputs
-
-
-def attends_with_a_mask():
-    return AttendsWithAMask(), lambda batch_size: {
-        "x": torch.zeros(batch_size, 256, 512, device="cuda"),
-        "mask": torch.zeros(batch_size, 256, dtype=torch.bool, device="cuda"),
-    }
-
-
-def multiplies_on_a_full_card():
-    return MultipliesOnAFullCard(), small_inputs
-
-
-def counts_in_32_bits():
-    return CountsIn32Bits(), large_inputs
-
-
-def pools():
-    return nn.AvgPool2d(3, 1, 1), large_inputs
+looks_up_what_is_not_there = with_inputs(LooksUpWhatIsNotThere)
+writes_out_of_bounds = with_inputs(lambda: WritesOutOfBounds(4))
+always_writes_out_of_bounds = with_inputs(lambda: WritesOutOfBounds(0))
+launches_too_many_threads = with_inputs(LaunchesTooManyThreads)
+attends_with_a_mask = with_inputs(AttendsWithAMask, masked_inputs)
+multiplies_on_a_full_card = with_inputs(MultipliesOnAFullCard)
+counts_in_32_bits = with_inputs(CountsIn32Bits, large_inputs)
+pools = with_inputs(lambda: nn.AvgPool2d(3, 1, 1), large_inputs)

@@ -20,16 +20,13 @@ class Sleeper(torch.nn.Module):
         return self.layer(x)
 
 
-def make(ms):
-    return Sleeper(ms), lambda batch: torch.randn(batch, 4)
+def with_inputs(make, *shape):
+    """Return a factory of a model that ``make`` returns, and of inputs whose samples have a shape."""
+    return lambda: (make(), lambda batch: torch.randn(batch, *shape))
 
 
-def old():
-    return make(10)
-
-
-def slower():
-    return make(12)
+old = with_inputs(lambda: Sleeper(10), 4)
+slower = with_inputs(lambda: Sleeper(12), 4)
 
 
 class SleepsForEachSample(Sleeper):
@@ -60,10 +57,6 @@ class Large(Sleeper):
         return super().forward(x)
 
 
-def large():
-    return Large(10), lambda batch: torch.randn(batch, 4)
-
-
 class Fails(Sleeper):
     """A model that fails above batch 8."""
 
@@ -73,10 +66,6 @@ class Fails(Sleeper):
         return super().forward(x)
 
 
-def fails():
-    return Fails(10), lambda batch: torch.randn(batch, 4)
-
-
 class NeedsGrad(Sleeper):
     """A model that needs autograd."""
 
@@ -84,10 +73,6 @@ class NeedsGrad(Sleeper):
         out = super().forward(x.requires_grad_())
         out.sum().backward()
         return out
-
-
-def needs_grad():
-    return NeedsGrad(10), lambda batch: torch.randn(batch, 4)
 
 
 def step():
@@ -111,10 +96,6 @@ class ByLayout(Sleeper):
         return self.layer(x)
 
 
-def by_layout():
-    return ByLayout(0), lambda batch: torch.randn(batch, 3, 4, 4)
-
-
 class WrongByLayout(ByLayout):
     """A model that is faster in channels last, where its outputs are wrong."""
 
@@ -123,20 +104,12 @@ class WrongByLayout(ByLayout):
         return super().forward(x) * (1.1 if wrong else 1)
 
 
-def wrong_by_layout():
-    return WrongByLayout(0), lambda batch: torch.randn(batch, 3, 4, 4)
-
-
 class ByBatch(Sleeper):
     """A model that is faster in channels last, and whose step time grows with the batch."""
 
     def forward(self, x):
         time.sleep((8 + 2 * len(x)) * (1 if x.is_contiguous(memory_format=torch.channels_last) else 1.4) / 1000)
         return self.layer(x)
-
-
-def by_batch():
-    return ByBatch(0), lambda batch: torch.randn(batch, 3, 4, 4)
 
 
 class Keeps(Sleeper):
@@ -149,10 +122,6 @@ class Keeps(Sleeper):
         return self.layer(x)
 
 
-def keeps():
-    return Keeps(0), lambda batch: torch.randn(batch, 3, 4, 4)
-
-
 class NoLayout(Sleeper):
     """A model that fails on images in channels last."""
 
@@ -160,10 +129,6 @@ class NoLayout(Sleeper):
         if not x.is_contiguous():
             raise ValueError("channels first, please")
         return super().forward(x)
-
-
-def no_layout():
-    return NoLayout(10), lambda batch: torch.randn(batch, 3, 4, 4)
 
 
 class Spins(torch.nn.Module):
@@ -183,14 +148,14 @@ class Spins(torch.nn.Module):
         return self.layer(x)
 
 
-def spins():
-    return Spins(2_000_000), lambda batch: torch.randn(batch, 4)
-
-
-def spins_on():
-    return Spins(2_100_000), lambda batch: torch.randn(batch, 4)
-
-
-def fills():
-    total_bytes = torch.cuda.mem_get_info()[1]
-    return Spins(2_000_000, 6 * total_bytes // 10), lambda batch: torch.randn(batch, 4)
+large = with_inputs(lambda: Large(10), 4)
+fails = with_inputs(lambda: Fails(10), 4)
+needs_grad = with_inputs(lambda: NeedsGrad(10), 4)
+by_layout = with_inputs(lambda: ByLayout(0), 3, 4, 4)
+wrong_by_layout = with_inputs(lambda: WrongByLayout(0), 3, 4, 4)
+by_batch = with_inputs(lambda: ByBatch(0), 3, 4, 4)
+keeps = with_inputs(lambda: Keeps(0), 3, 4, 4)
+no_layout = with_inputs(lambda: NoLayout(10), 3, 4, 4)
+spins = with_inputs(lambda: Spins(2_000_000), 4)
+spins_on = with_inputs(lambda: Spins(2_100_000), 4)
+fills = with_inputs(lambda: Spins(2_000_000, 6 * torch.cuda.mem_get_info()[1] // 10), 4)

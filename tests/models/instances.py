@@ -47,29 +47,14 @@ class FailsOnSecond(nn.Module):
         return 2 * x
 
 
-def samples(batch):
-    return torch.randn(batch, 4)
+def with_inputs(make):
+    """Return a factory of a model that ``make`` returns, and of these inputs."""
+    return lambda: (make(), lambda batch: torch.randn(batch, 4))
 
 
-def sleeps():
-    return Sleeps(), samples
-
-
-def lags():
-    return LagsBehind(), samples
-
-
-def grows():
-    return Grows(), samples
-
-
-def raises():
-    return FailsOnSecond("raises"), samples
-
-
-def dies():
-    return FailsOnSecond("dies"), samples
-
-
-def hangs():
-    return FailsOnSecond("hangs"), samples
+sleeps = with_inputs(Sleeps)
+lags = with_inputs(LagsBehind)
+grows = with_inputs(Grows)
+raises = with_inputs(lambda: FailsOnSecond("raises"))
+dies = with_inputs(lambda: FailsOnSecond("dies"))
+hangs = with_inputs(lambda: FailsOnSecond("hangs"))

@@ -53,12 +53,11 @@ class Classifier(lightning.LightningModule):
 class Gan(lightning.LightningModule):
     """Optimized manually by two optimizers; the generator steps every other time only."""
 
-    def __init__(self, patches: int = 2048) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.generator = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 128))
         self.critic = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 1))
-        self.patches = patches
 
     def training_step(self, batch, batch_idx):
         of_generator, of_critic = self.optimizers()
@@ -110,7 +109,7 @@ class LazyGan(Gan):
     """Has a lazy layer, and its step uses optimizers."""
 
     def __init__(self) -> None:
-        super().__init__(patches=1)
+        super().__init__()
         self.generator.insert(0, nn.LazyLinear(16))
 
 
@@ -284,103 +283,36 @@ def pair_of(size):
     return torch.randn(size, 32), torch.randint(10, (size,))
 
 
-def classifier():
-    return Classifier(), pair_of
+def with_inputs(make, inputs=pair_of):
+    """Return a factory of a model that ``make`` returns, and of inputs."""
+    return lambda: (make(), inputs)
 
 
-def begins():
-    return Begins(), pair_of
+def many_pairs(size):
+    return torch.randn(size, 2048, 32), torch.randint(10, (size,))
 
 
-def parent():
-    return Parent(), pair_of
+def noise_and_real(patches):
+    """Return the inputs of a Gan."""
+    return lambda size: {"noise": torch.randn(size, patches, 16), "real": torch.randn(size, patches, 128)}
 
 
-def typed():
-    return Typed(), lambda size: torch.randn(size, 32)
-
-
-def gathers():
-    return Gathers(), pair_of
-
-
-def prepares():
-    return Prepares()
-
-
-def prepares_made():
-    return Prepares(), pair_of
-
-
-def loads_batches():
-    return LoadsBatches()
-
-
-def skips():
-    return Skips(), pair_of
-
-
-def alone():
-    return Classifier()
-
-
-def wide():
-    return Classifier(), lambda size: (torch.randn(size, 2048, 32), torch.randint(10, (size,)))
-
-
-def gan():
-    return _with_batches(Gan())
-
-
-def lazy_gan():
-    return _with_batches(LazyGan())
-
-
-def _with_batches(module):
-    return module, lambda size: {
-        "noise": torch.randn(size, module.patches, 16),
-        "real": torch.randn(size, module.patches, 128),
-    }
-
-
-def summing():
-    return Summing(), lambda size: torch.randn(size, 16)
-
-
-def encoder():
-    return Encoder()
-
-
-def next_token():
-    return NextToken()
-
-
-def with_data():
-    return WithData()
-
-
-def records():
-    return Records()
-
-
-def with_stream():
-    return WithStream()
-
-
-def takes_apart():
-    return TakesApart()
-
-
-def no_optimizer():
-    return Classifier("nothing"), pair_of
-
-
-def text_as_optimizer():
-    return Classifier("text"), pair_of
-
-
-def two_optimizers():
-    return Classifier("two"), pair_of
+alone, encoder, next_token, with_data, with_stream = Classifier, Encoder, NextToken, WithData, WithStream
+records, prepares, loads_batches, takes_apart = Records, Prepares, LoadsBatches, TakesApart
+classifier = with_inputs(Classifier)
+begins = with_inputs(Begins)
+parent = with_inputs(Parent)
+typed = with_inputs(Typed, lambda size: torch.randn(size, 32))
+gathers = with_inputs(Gathers)
+prepares_made = with_inputs(Prepares)
+skips = with_inputs(Skips)
+wide = with_inputs(Classifier, many_pairs)
+gan = with_inputs(Gan, noise_and_real(2048))
+lazy_gan = with_inputs(LazyGan, noise_and_real(1))
+summing = with_inputs(Summing, lambda size: torch.randn(size, 16))
+no_optimizer = with_inputs(lambda: Classifier("nothing"))
+text_as_optimizer = with_inputs(lambda: Classifier("text"))
+two_optimizers = with_inputs(lambda: Classifier("two"))
 
 
 def loop(batch_size: int, steps: int, where: str = "cpu", name: str = "wide") -> list[float]:
