@@ -33,15 +33,15 @@ class Scratch(nn.Module):
 
 
 class TakesMoreLater(nn.Module):
-    """Takes 32 MiB a sample at first and 64 MiB from its sixth step on."""
+    """Takes 32 MiB a sample at first, and 64 MiB from some step on."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
         super().__init__()
-        self.steps = 0
+        self.first, self.steps = first, 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.steps += 1
-        return Scratch((1 if self.steps <= 5 else 2) * ALONE_BYTES)(x)
+        return Scratch((1 if self.steps < self.first else 2) * ALONE_BYTES)(x)
 
 
 class Answers(nn.Module):
@@ -64,20 +64,6 @@ class FailsAbove(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if len(x) > self.largest:
             raise ValueError(f"this model was made for {self.largest} samples and got {len(x)}")
-        return x * 2
-
-
-class Aborts(nn.Module):
-    """Aborts the process above a batch size."""
-
-    def __init__(self, largest: int) -> None:
-        super().__init__()
-        self.largest = largest
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) > self.largest:
-            print("the last words of this process", flush=True)
-            os.abort()
         return x * 2
 
 
@@ -137,9 +123,7 @@ def blocks_of_their_own():
     return Scratch(ALONE_BYTES), small_inputs
 
 
-takes_more_later = with_inputs(TakesMoreLater)
 fails = with_inputs(lambda: FailsAbove(0))
-aborts_above_5 = with_inputs(lambda: Aborts(5))
 
 
 class ChangesItsPace(nn.Module):
@@ -244,31 +228,6 @@ says_what_no_text_holds = with_inputs(lambda: Raises(ValueError("half a characte
 runs_out_of_something_else = with_inputs(lambda: Raises(RuntimeError("the queue ran out of memory slots")))
 
 
-class Leaves(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        os._exit(0)
-
-
-leaves = with_inputs(Leaves)
-
-
-class FailsLater(nn.Module):
-    """Raises at its sixth step: trials pass, rows do not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.steps += 1
-        if self.steps > 5:
-            raise ValueError("the sixth step")
-        return x * 2
-
-
-fails_later = with_inputs(FailsLater)
-
-
 class MixedRanks(nn.Module):
     """Holds weights of rank 4 and a buffer of rank 5."""
 
@@ -331,6 +290,39 @@ class Above(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.instead(x) if len(x) > self.largest else x * 2
+
+
+class Later(nn.Module):
+    """Doubles its input, and calls another function with it from some step on."""
+
+    def __init__(self, first: int, instead) -> None:
+        super().__init__()
+        self.first, self.instead, self.steps = first, instead, 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps += 1
+        return self.instead(x) if self.steps >= self.first else x * 2
+
+
+def always(compute):
+    """Return a factory of a model that computes its output by a function."""
+    return with_inputs(lambda: Above(0, compute))
+
+
+def abort(x):
+    print("the last words of this process", flush=True)
+    os.abort()
+
+
+def fail_at_the_sixth(x):
+    raise ValueError("the sixth step")
+
+
+def leave_processes(x):
+    """Start two processes that would run for a day, one in a session of its own, and abandon them."""
+    for own_session in (False, True):
+        subprocess.Popen(["sleep", "86398"], start_new_session=own_session)
+    return x * 2
 
 
 def take_a_second(x):
@@ -407,17 +399,27 @@ def divide_one_by_zero(x):
     return y
 
 
+aborts_above_5 = with_inputs(lambda: Above(5, abort))
+takes_more_later = with_inputs(lambda: TakesMoreLater(6))
+takes_more_at_the_fiftieth = with_inputs(lambda: TakesMoreLater(50))
+fails_later = with_inputs(lambda: Later(6, fail_at_the_sixth))
+says_done_later = with_inputs(lambda: Later(8, say_done_without_an_answer))
+leaves = always(lambda _: os._exit(0))
+leaves_processes = always(leave_processes)
+by_count = always(lambda x: x / len(x))
+nan_for_some = always(lambda x: torch.where(x > 1, torch.nan, x))
+as_long_as_the_longest = always(lambda x: x.expand(-1, 1 + int(x.max() * 20 + 100)).clone())
 slow_above_4 = with_inputs(lambda: Above(4, take_a_second))
 fails_above_3 = with_inputs(lambda: FailsAbove(3))
 hangs_above_4 = with_inputs(lambda: Above(4, hang))
-hangs = with_inputs(lambda: Above(0, hang))
+hangs = always(hang)
 
 
 def hangs_when_it_is_made():
     time.sleep(3600)
 
 
-fails_in_cublas = with_inputs(lambda: Above(0, fail_in_cublas))
+fails_in_cublas = always(fail_in_cublas)
 fails_in_cublas_above_4 = with_inputs(lambda: Above(4, fail_in_cublas))
 fails_in_cublas_once_above_4 = with_inputs(lambda: Above(4, fail_in_cublas_once))
 
@@ -437,7 +439,7 @@ writes_rubbish_above_4 = with_inputs(lambda: Above(4, write_rubbish_everywhere))
 says_done_above_4 = with_inputs(lambda: Above(4, say_done_without_an_answer))
 exits_above_4 = with_inputs(lambda: Above(4, exit_with_3))
 asks_for_an_exbibyte_above_4 = with_inputs(lambda: Above(4, ask_for_an_exbibyte))
-has_no_kernel = with_inputs(lambda: Above(0, compute_an_inverse))
+has_no_kernel = always(compute_an_inverse)
 
 
 def has_no_kernel_in_fp16():
@@ -447,33 +449,6 @@ def has_no_kernel_in_fp16():
 forgets_the_last_sample_above_4 = with_inputs(lambda: Above(4, forget_the_last_sample))
 forgets_the_last_sample_above_1000 = with_inputs(lambda: Above(1000, forget_the_last_sample))
 overflows_once_above_4 = with_inputs(lambda: Above(4, divide_one_by_zero))
-
-
-class SaysDoneLater(nn.Module):
-    """Passes a trial, and reports the end of all work at its eighth step, without an answer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.steps += 1
-        return say_done_without_an_answer(x) if self.steps == 8 else x * 2
-
-
-says_done_later = with_inputs(SaysDoneLater)
-
-
-class LeavesProcesses(nn.Module):
-    """Starts two processes that would run for a day, one in a session of its own, and abandons them."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for own_session in (False, True):
-            subprocess.Popen(["sleep", "86398"], start_new_session=own_session)
-        return x * 2
-
-
-leaves_processes = with_inputs(LeavesProcesses)
 
 
 def exits_while_built():
@@ -492,51 +467,6 @@ class ForksAndWaits(nn.Module):
 
 
 forks_and_waits = with_inputs(ForksAndWaits)
-
-
-class TakesMoreAtTheFiftieth(nn.Module):
-    """Takes 32 MiB a sample, and 64 from its fiftieth step on."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.steps = 0
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.steps += 1
-        return Scratch((1 if self.steps < 50 else 2) * ALONE_BYTES)(x)
-
-
-takes_more_at_the_fiftieth = with_inputs(TakesMoreAtTheFiftieth)
-
-
-class ByCount(nn.Module):
-    """Divides every sample by the number of samples."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x / len(x)
-
-
-by_count = with_inputs(ByCount)
-
-
-class AsLongAsTheLongest(nn.Module):
-    """Returns a number of columns that depends on the largest value of the batch."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x.expand(-1, 1 + int(x.max() * 20 + 100)).clone()
-
-
-as_long_as_the_longest = with_inputs(AsLongAsTheLongest)
-
-
-class NanForSome(nn.Module):
-    """Returns NaN for some inputs."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.where(x > 1, torch.nan, x)
-
-
-nan_for_some = with_inputs(NanForSome)
 
 
 def quantised():
