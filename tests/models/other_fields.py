@@ -35,9 +35,9 @@ def rows(batch: int) -> torch.Tensor:
     return torch.randn(batch, WIDTH)
 
 
-def with_inputs(make):
-    """Return a factory of a model that ``make`` returns, and of these inputs."""
-    return lambda: (make(), rows)
+def with_inputs(make, inputs=rows):
+    """Return a factory of a model that ``make`` returns, and of inputs."""
+    return lambda: (make(), inputs)
 
 
 complex_weights = with_inputs(lambda: Checked(torch.complex64))
@@ -91,8 +91,7 @@ class Forces(nn.Module):
         return -gradient
 
 
-def forces():
-    return Forces(), lambda batch: torch.randn(batch, 8, 3)
+forces = with_inputs(Forces, lambda batch: torch.randn(batch, 8, 3))
 
 
 class NeedsGrad(nn.Module):
@@ -145,12 +144,8 @@ def _graphs(batch):
     return x, edges, graph
 
 
-def graphs():
-    return Nodes(), _graphs
-
-
-def graphs_that_end():
-    return Nodes(), lambda batch: _graphs(min(batch, 6))
+graphs = with_inputs(Nodes, _graphs)
+graphs_that_end = with_inputs(Nodes, lambda batch: _graphs(min(batch, 6)))
 
 
 class Held:
@@ -171,8 +166,7 @@ class TakesHeld(Nodes):
         return super().forward(*held.tensors)
 
 
-def graph_objects():
-    return TakesHeld(), lambda batch: Held(*_graphs(batch))
+graph_objects = with_inputs(TakesHeld, lambda batch: Held(*_graphs(batch)))
 
 
 class Words(nn.Module):
@@ -186,8 +180,7 @@ class Words(nn.Module):
         return self.words(torch.tensor(list(itertools.chain(*ids))), offsets)
 
 
-def texts():
-    return Words(), lambda batch: ([f"a text of {number} words or so" for number in range(batch)],)
+texts = with_inputs(Words, lambda batch: ([f"a text of {number} words or so" for number in range(batch)],))
 
 
 class FromArray(nn.Module):
@@ -199,8 +192,7 @@ class FromArray(nn.Module):
         return self.lin(torch.as_tensor(array, dtype=self.lin.weight.dtype, device=self.lin.weight.device))
 
 
-def arrays():
-    return FromArray(), lambda batch: np.random.rand(batch, WIDTH)  # noqa: NPY002  # as users draw
+arrays = with_inputs(FromArray, lambda batch: np.random.rand(batch, WIDTH))  # noqa: NPY002  # as users draw
 
 
 class Draws(nn.Module):
@@ -212,8 +204,7 @@ class Draws(nn.Module):
         return self.lin(torch.randn(count, WIDTH, device=self.lin.weight.device))
 
 
-def whole_numbers():
-    return Draws(), lambda batch: batch
+whole_numbers = with_inputs(Draws, lambda batch: batch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -248,8 +239,7 @@ class Slotted:
         return Slotted(self.pixels.to(device))
 
 
-def slotted_objects():
-    return OfDataclasses(), lambda batch: Slotted(rows(batch))
+slotted_objects = with_inputs(OfDataclasses, lambda batch: Slotted(rows(batch)))
 
 
 class Dithers(nn.Linear):
@@ -292,8 +282,7 @@ class Decodes(nn.Module):
         return x
 
 
-def caches():
-    return Decodes(), lambda batch: (rows(batch), Cache(*(torch.randn(batch, 3, WIDTH) for _ in range(2))))
+caches = with_inputs(Decodes, lambda batch: (rows(batch), Cache(*(torch.randn(batch, 3, WIDTH) for _ in range(2)))))
 
 
 class FromBytes(FromArray):
@@ -306,8 +295,7 @@ def bytes_and_times():
     return FromBytes(), lambda batch: (np.random.rand(batch, WIDTH).tobytes(), random.random())  # noqa: NPY002
 
 
-def dataclasses_in_and_out():
-    return OfDataclasses(), lambda batch: Sample(rows(batch))
+dataclasses_in_and_out = with_inputs(OfDataclasses, lambda batch: Sample(rows(batch)))
 
 
 class TakesOne(nn.Module):
@@ -321,12 +309,8 @@ class TakesOne(nn.Module):
         return self.lin(batch["x"] if isinstance(batch, dict) else batch[0] + batch[1])
 
 
-def one_dict():
-    return TakesOne(), lambda batch: {"x": rows(batch)}
-
-
-def one_tuple():
-    return TakesOne(), lambda batch: (rows(batch), rows(batch))
+one_dict = with_inputs(TakesOne, lambda batch: {"x": rows(batch)})
+one_tuple = with_inputs(TakesOne, lambda batch: (rows(batch), rows(batch)))
 
 
 PIECES, PIECE_S = 10, 0.002
@@ -370,27 +354,14 @@ class Streams(nn.Module):
 
 
 def _streams(how):
-    return Streams(how), lambda batch: torch.randn(batch, 256)
+    return with_inputs(lambda: Streams(how), lambda batch: torch.randn(batch, 256))
 
 
-def generator():
-    return _streams("generator")
-
-
-def mapped():
-    return _streams("map")
-
-
-def coroutine():
-    return _streams("coroutine")
-
-
-def async_generator():
-    return _streams("async generator")
-
-
-def future():
-    return _streams("future")
+generator = _streams("generator")
+mapped = _streams("map")
+coroutine = _streams("coroutine")
+async_generator = _streams("async generator")
+future = _streams("future")
 
 
 class Halves(nn.Module):
@@ -428,20 +399,10 @@ class UsesUp(nn.Module):
         return torch.stack(answers)
 
 
-def pops_from_dict():
-    return UsesUp(), lambda batch: {"x": rows(batch), "label": torch.zeros(batch)}
-
-
-def pops_from_list():
-    return UsesUp(), lambda batch: (list(rows(batch)),)
-
-
-def replaces_in_object():
-    return UsesUp(), lambda batch: Held(rows(batch))
-
-
-def generator_of_inputs():
-    return UsesUp(), lambda batch: (row for row in rows(batch))
+pops_from_dict = with_inputs(UsesUp, lambda batch: {"x": rows(batch), "label": torch.zeros(batch)})
+pops_from_list = with_inputs(UsesUp, lambda batch: (list(rows(batch)),))
+replaces_in_object = with_inputs(UsesUp, lambda batch: Held(rows(batch)))
+generator_of_inputs = with_inputs(UsesUp, lambda batch: (row for row in rows(batch)))
 
 
 def inputs_that_end():
@@ -474,8 +435,7 @@ class Unique(nn.Module):
         return self.words(ids)
 
 
-def unique_ids():
-    return Unique(), lambda batch: torch.randperm(5000)[:batch]
+unique_ids = with_inputs(Unique, lambda batch: torch.randperm(5000)[:batch])
 
 
 class Sorted(nn.Module):
@@ -511,8 +471,9 @@ class Counts(nn.Module):
         return x * 2 + speakers[:, None]
 
 
-def lengths_on_the_host():
-    return Counts(), lambda batch: (torch.randn(batch, 8), torch.randint(0, 5, (batch,)), torch.randint(1, 9, (batch,)))
+lengths_on_the_host = with_inputs(
+    Counts, lambda batch: (torch.randn(batch, 8), torch.randint(0, 5, (batch,)), torch.randint(1, 9, (batch,)))
+)
 
 
 class Remembers(nn.Module):
@@ -527,8 +488,7 @@ class Remembers(nn.Module):
         return self.seen[key]
 
 
-def remembers():
-    return Remembers(), lambda batch: torch.randn(batch, 512)
+remembers = with_inputs(Remembers, lambda batch: torch.randn(batch, 512))
 
 
 def remembers_a_slice():
@@ -543,8 +503,7 @@ class RemembersTexts(Remembers):
         return torch.cat([super(RemembersTexts, self).forward(torch.full((1, 512), float(text))) for text in texts])
 
 
-def remembers_texts():
-    return RemembersTexts(), lambda batch: ([str(number) for number in range(batch)],)
+remembers_texts = with_inputs(RemembersTexts, lambda batch: ([str(number) for number in range(batch)],))
 
 
 def forgets_a_slice():
@@ -552,8 +511,7 @@ def forgets_a_slice():
     return model.net, inputs
 
 
-def forgets():
-    return Remembers().net, lambda batch: torch.randn(batch, 512)
+forgets = with_inputs(lambda: Remembers().net, lambda batch: torch.randn(batch, 512))
 
 
 class Bank(nn.Module):
@@ -677,8 +635,7 @@ class Viewed(nn.Module):
         return self.conv(x).view(len(x), -1)
 
 
-def viewed():
-    return Viewed(), lambda batch: torch.randn(batch, 3, 8, 8)
+viewed = with_inputs(Viewed, lambda batch: torch.randn(batch, 3, 8, 8))
 
 
 class LastAlone(nn.Module):
@@ -771,12 +728,8 @@ def _lengths(batch):
     return [torch.randn(2 + number % 4, 8) for number in range(batch)]
 
 
-def jagged():
-    return Pools(), lambda batch: torch.nested.nested_tensor(_lengths(batch), layout=torch.jagged)
-
-
-def strided():
-    return Pools(), lambda batch: torch.nested.nested_tensor(_lengths(batch))
+jagged = with_inputs(Pools, lambda batch: torch.nested.nested_tensor(_lengths(batch), layout=torch.jagged))
+strided = with_inputs(Pools, lambda batch: torch.nested.nested_tensor(_lengths(batch)))
 
 
 def random_lengths():
