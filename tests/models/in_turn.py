@@ -66,15 +66,6 @@ class Fails(Sleeper):
         return super().forward(x)
 
 
-class NeedsGrad(Sleeper):
-    """A model that needs autograd."""
-
-    def forward(self, x):
-        out = super().forward(x.requires_grad_())
-        out.sum().backward()
-        return out
-
-
 def step():
     """Return a user-written step."""
     from tputfind import Step
@@ -150,7 +141,6 @@ class Spins(torch.nn.Module):
 
 large = with_inputs(lambda: Large(10), 4)
 fails = with_inputs(lambda: Fails(10), 4)
-needs_grad = with_inputs(lambda: NeedsGrad(10), 4)
 by_layout = with_inputs(lambda: ByLayout(0), 3, 4, 4)
 wrong_by_layout = with_inputs(lambda: WrongByLayout(0), 3, 4, 4)
 by_batch = with_inputs(lambda: ByBatch(0), 3, 4, 4)
