@@ -70,39 +70,19 @@ def test_a_budget_that_ends_before_anything_was_timed_is_one_line(tmp_path, ask)
     assert ran.err.splitlines()[-1] == "tputfind: --budget ended before a batch was timed (give it more time)"
 
 
-@pytest.mark.parametrize("hangs", ["the model", "batch 1"])
-def test_budget_that_ends_in_a_hanging_model_names_what_gave_no_answer(tmp_path, ask, hangs):
-    forever = "    time.sleep(600)\n"
-    (tmp_path / "net.py").write_text(
-        "import time, torch\n"
-        "class Net(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        f"    {forever}"
-        "def make():\n"
-        f"{forever if hangs == 'the model' else ''}"
-        "    return Net(), lambda batch: torch.zeros(batch, 2)\n"
-    )
-
-    ran = ask(tmp_path, f"{tmp_path}/net.py:make", "--budget", "9s")
+@pytest.mark.parametrize(("factory", "hanging"), [("hangs_when_it_is_made", "the model"), ("hangs", "batch 1")])
+def test_budget_that_ends_in_a_hanging_model_names_what_gave_no_answer(tmp_path, ask, factory, hanging):
+    ran = ask(tmp_path, f"{MODELS}/plain.py:{factory}", "--budget", "9s")
 
     assert ran.status == 2
     line = ran.err.splitlines()[-1]
-    assert f"--budget ended before a batch was timed: {hangs} gave no answer within" in line
+    assert f"--budget ended before a batch was timed: {hanging} gave no answer within" in line
     assert line.endswith("(give it more time, or see where it hangs)")
 
 
 def test_model_of_several_that_budget_leaves_untimed_stays_unfinished(tmp_path, ask):
-    (tmp_path / "net.py").write_text(
-        "import time, torch\n"
-        "class Net(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        time.sleep(600)\n"
-        "def make():\n"
-        "    return Net(), lambda batch: torch.zeros(batch, 2)\n"
-    )
-
-    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", f"{tmp_path}/net.py:make", "--max-batch", 1, "--budget", "9s")
-    untimed = ran.record("net-make-*")
+    ran = ask(tmp_path, f"{MODELS}/plain.py:sleeps", f"{MODELS}/plain.py:hangs", "--max-batch", 1, "--budget", "9s")
+    untimed = ran.record("plain-hangs-*")
 
     assert ran.status == 2
     assert "--budget ended before a batch was timed" in ran.err

@@ -82,7 +82,7 @@ def test_record_of_step_has_phase_step_and_counts_all_samples(tmp_path, ask):
     assert "samples_per_step" in [notice.kind for notice in record.notices]
 
 
-@pytest.mark.parametrize(("factory", "keeps"), [("infers", True), ("pair", False), ("trains_by_hand", False)])
+@pytest.mark.parametrize(("factory", "keeps"), [("infers", True), ("trains_by_hand", False)])
 def test_step_whose_output_awaits_a_backward_pass_is_named(tmp_path, ask, factory, keeps):
     ran = ask(tmp_path, f"{MODELS}/steps.py:{factory}", *ONE)
 

@@ -184,16 +184,6 @@ def test_steps_that_never_settle_end_at_the_bound_with_notice(tmp_path, ask):
     assert {"trend", "not_settled"} & set(kinds(record))
 
 
-def test_requested_number_of_batches_is_kept_after_warm_up(tmp_path, ask):
-    asked = (f"{MODELS}/plain.py:settles_in_200_steps", *ONE, "--processes", 1, "--warmup", 7, "--batches", 20)
-    record = ask(tmp_path, *asked).record()
-    (timing,) = record.rows[0].timings
-
-    assert timing.warmup_steps >= 7
-    assert len(timing.device_ms) == 20
-    assert record.rows[0].ended_by == "full"
-
-
 @pytest.mark.alone
 def test_row_known_early_takes_only_its_three_processes(tmp_path):
     record = run(tmp_path, f"{MODELS}/plain.py:sleeps", "--batch-sizes", "1,8", "--max-noise", "50%").record()
@@ -224,16 +214,6 @@ def test_warm_up_steps_do_not_extend_a_row_beyond_its_seconds(tmp_path, ask):
 
     assert timing.ended_by == "time"
     assert timing.warmup_s + sum(timing.device_ms) / 1000 < 5  # of the 20 s that 100 steps take
-
-
-def test_thorough_row_has_100_batches_and_three_seconds(tmp_path, ask):
-    record = ask(tmp_path, f"{MODELS}/plain.py:sleeps", *ONE, "--thorough").record()
-    (row,) = record.rows
-
-    assert row.ended_by == "full"
-    assert len(row.timings) == 3
-    assert len(row.device_ms) >= 100
-    assert sum(row.device_ms) >= 3000
 
 
 def test_first_process_of_a_row_runs_alone_and_gives_its_peak(tmp_path, ask):
