@@ -122,15 +122,6 @@ def test_kinds_run_one_job_per_device_kind_with_local_model(nodes, folder):
     assert [record.started for record in records(folder, "fleet")] == [record.started for record in found]
 
 
-def test_task_computes_on_as_many_threads_as_torch_does_here(nodes, folder):
-    ran = run(folder, "net.py:make", *QUICK, "--ray", nodes.address)
-    counts = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    here = int(subprocess.run(counts, env=ENVIRONMENT, check=True, capture_output=True).stdout)
-
-    assert ran.status == 0, ran.err
-    assert [record.environment.torch_threads for record in records(folder)] == [here]
-
-
 def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folder):
     ran = run(folder, "devices", "--ray", nodes.address)
     assert ran.status == 0, ran.err
@@ -154,7 +145,7 @@ def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folde
     assert "loaded: False True" in done.stdout
 
 
-def test_a_node_does_one_job_at_a_time(nodes, folder):
+def test_node_does_one_job_at_a_time_on_threads_of_torch(nodes, folder):
     """Ray releases the cores of a waiting task, so the records would wrongly claim that the node was idle."""
     dtypes = ("--dtype", "fp32,bf16,fp16,amp-bf16")
     ran = run(folder, "net.py:make", *QUICK, *dtypes, "--ray", nodes.address, "--output", "queue")
@@ -168,6 +159,9 @@ def test_a_node_does_one_job_at_a_time(nodes, folder):
     for spans in at_work.values():
         for (_, ended), (begun, _) in pairwise(sorted(spans)):
             assert begun >= ended, "two at once"
+    counts = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
+    here = int(subprocess.run(counts, env=ENVIRONMENT, check=True, capture_output=True).stdout)
+    assert {record.environment.torch_threads for record in records(folder, "queue")} == {here}
 
 
 def test_each_device_of_each_node_is_measured(nodes, folder):
@@ -273,13 +267,12 @@ def test_node_of_another_version_is_reported(nodes, folder):
     assert f"tputfind {tputfind.__version__} here, 0.0.1 there" in told or "tputfind 0.0.1 here" in told
 
 
-@pytest.mark.parametrize(("budget", "told"), [(15, "within --budget"), (None, "no word from 127.0.0.")])
-def test_a_task_that_never_comes_back_is_given_up(nodes, folder, monkeypatch, budget, told):
+def test_a_task_that_never_comes_back_is_given_up(nodes, folder, monkeypatch):
     monkeypatch.setattr(jobs, "GRACE_S", 3.0)
     monkeypatch.setattr(jobs, "SILENT_S", 2 * on_node.ALIVE_S)
     monkeypatch.chdir(folder)
     nodes.add(7, "STUCK")
-    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "budget": budget, "warmup": 1}
+    options = {"device": "cpu", "input_size": (16,), "batch_sizes": (1,), "batches": 4, "warmup": 1}
     specs = [read_spec(f"net.py:{name}", options) for name in ("stops_its_task", "make")]
     try:
         came = list(cluster.sweep(Job(specs, folder / "out", "here"), Cluster(nodes.address), Silent()))
@@ -291,7 +284,7 @@ def test_a_task_that_never_comes_back_is_given_up(nodes, folder, monkeypatch, bu
 
     late = next(one for one in came if one.record.spec == specs[0])
     assert isinstance(late.ended_by, OutOfTime), late
-    assert told in str(late.ended_by)
+    assert "no word from 127.0.0." in str(late.ended_by)
     assert late.record.rows[0].failure is not None
     assert late.file.path is None
     other = next(one for one in came if one.record.spec == specs[1])

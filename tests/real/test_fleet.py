@@ -48,7 +48,7 @@ def test_each_job_runs_on_next_free_device_in_one_table(tmp_path, ask):
 
 
 def test_devices_work_at_the_same_time_each_on_one_job(tmp_path, ask):
-    asked = (*SLOWLY[:1], "--batch-sizes", 40, "--batches", 12, "--processes", 1, "--dtype", "fp32,bf16,fp16,amp-bf16")
+    asked = (*SLOWLY[:1], "--batch-sizes", 20, "--batches", 12, "--processes", 1, "--dtype", "fp32,bf16,fp16,amp-bf16")
     ran = ask(tmp_path, *asked, "--device", "cpu:0,cpu:1")
 
     assert ran.status == 0, ran.err
