@@ -68,17 +68,6 @@ def test_command_never_writes_over_its_inputs(folder, ask, asked):
     assert contents(folder) == before
 
 
-def test_measurement_is_replaced_only_by_the_same_command(folder, ask):
-    asked = (MODEL, "--batch-sizes", 1, *QUICK, "--no-save", "--save", "a.json")
-    first, again = ask(folder, *asked), ask(folder, *asked)
-    before = contents(folder)
-    other = ask(folder, *asked, "--layout", "nhwc")
-
-    assert (first.status, again.status, other.status) == (0, 0, 2), again.err
-    assert "--save a.json holds another measurement: layout (nchw there, nhwc here)" in other.err
-    assert contents(folder) == before
-
-
 def test_only_report_of_same_kind_is_replaced_without_overwrite(folder, ask):
     shown = ("report", "old.json", "--save", "out.csv")
     for content, status in (("my notes", 2), ("", 0), (None, 0)):

@@ -21,7 +21,6 @@ NAMED = stored_models() or list(named_models())
 @pytest.mark.parametrize(
     ("name", "size", "shape"),
     [
-        ("mobilenet_v3_small", 32, "3x32x32"),
         ("quantized_shufflenet_v2_x0_5", 64, "3x64x64"),
         ("lraspp_mobilenet_v3_large", 32, "3x32x32"),
         ("mc3_18", 16, "3x16x16x16"),
