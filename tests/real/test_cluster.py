@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from datetime import datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.command import ENVIRONMENT, command, run
+from support.command import ENVIRONMENT, run, run_program, start_command
 from support.ray_cluster import ray_nodes
 
 import tputfind
@@ -138,9 +137,7 @@ def test_devices_lists_the_nodes_and_the_driver_never_imports_torch(nodes, folde
         "from tputfind.commands import main\n"
         "main(prog_name='tputfind')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "-c", program], folder)
     assert done.returncode == 0, done.stderr
     assert "loaded: False True" in done.stdout
 
@@ -160,7 +157,7 @@ def test_node_does_one_job_at_a_time_on_threads_of_torch(nodes, folder):
         for (_, ended), (begun, _) in pairwise(sorted(spans)):
             assert begun >= ended, "two at once"
     counts = [sys.executable, "-c", "import torch; print(torch.get_num_threads())"]
-    here = int(subprocess.run(counts, env=ENVIRONMENT, check=True, capture_output=True).stdout)
+    here = int(run_program(counts).stdout)
     assert {record.environment.torch_threads for record in records(folder, "queue")} == {here}
 
 
@@ -171,14 +168,8 @@ def test_each_device_of_each_node_is_measured(nodes, folder):
 
 
 def test_killed_node_reruns_its_job_and_loses_no_result(nodes, folder):
-    process = subprocess.Popen(
-        [*command(), *map(str, ("net.py:waits", "net.py:make", *QUICK, "--ray", nodes.address, "--output", "any"))],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    arguments = ("net.py:waits", "net.py:make", *QUICK, "--ray", nodes.address, "--output", "any")
+    process = start_command(folder, *arguments)
     lost = None
     seen = []
     for line in process.stderr:
@@ -209,14 +200,7 @@ def test_killed_node_reruns_its_job_and_loses_no_result(nodes, folder):
 def test_interrupted_driver_keeps_results_and_resumes_the_rest(nodes, folder, number):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell would inherit it ignored
     arguments = ["net.py:make", "net.py:waits", *QUICK, "--ray", nodes.address]
-    process = subprocess.Popen(
-        [*command(), *map(str, (*arguments, "--output", "fleet"))],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start_command(folder, *arguments, "--output", "fleet")
     said = ""
     for line in process.stderr:
         said += line
@@ -355,14 +339,7 @@ def test_ray_that_is_not_installed_is_named_with_its_extra(folder):
     (folder / "no" / "ray").mkdir(parents=True)
     (folder / "no" / "ray" / "__init__.py").write_text("raise ModuleNotFoundError('no ray', name='ray')")
     path = os.pathsep.join([str(folder / "no"), ENVIRONMENT["PYTHONPATH"]])
-    done = subprocess.run(
-        [*command(), "net.py:make", "--ray"],
-        cwd=folder,
-        env={**ENVIRONMENT, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run(folder, "net.py:make", "--ray", environment=ENVIRONMENT | {"PYTHONPATH": path})
 
-    assert done.returncode == 2
-    assert done.stderr == "tputfind: --ray needs Ray, which is not installed (pip install 'tputfind[ray]')\n"
+    assert ran.status == 2
+    assert ran.err == "tputfind: --ray needs Ray, which is not installed (pip install 'tputfind[ray]')\n"

@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
 import time
 
 import psutil
 import pytest
 import torch
-from support.command import ENVIRONMENT, command
+from support.command import start_command
 from support.folders import MODELS, record_path
 
 import tputfind
@@ -120,8 +119,7 @@ def test_measurement_options_with_records_are_refused(tmp_path, ask):
 
 
 def test_an_interruption_keeps_the_rounds_until_then(tmp_path):
-    words = [*command(), *RUN[:-1], OLD, OLD, "--budget", "10min", "--save", "all.json"]
-    process = subprocess.Popen(words, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = start_command(tmp_path, *RUN[:-1], OLD, OLD, "--budget", "10min", "--save", "all.json")
     while (line := process.stderr.readline()) and "round 1: NEW is" not in line:
         pass
     process.send_signal(signal.SIGTERM)
@@ -132,9 +130,7 @@ def test_an_interruption_keeps_the_rounds_until_then(tmp_path):
 
 
 def test_an_interruption_leaves_no_process(tmp_path):
-    process = subprocess.Popen(
-        [*command(), *RUN, OLD, OLD], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    )
+    process = start_command(tmp_path, *RUN, OLD, OLD)
     parent = psutil.Process(process.pid)
     until_s = time.monotonic() + 60
     while len(parent.children(recursive=True)) < 4 and time.monotonic() < until_s:  # two servers, and a child of each

@@ -143,13 +143,6 @@ def test_launcher_that_ignores_ended_children_changes_nothing(tmp_path):
     ignoring = (
         "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
     )
-    ran = subprocess.run(
-        [sys.executable, "-c", ignoring, *asked],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ran = run_program([sys.executable, "-c", ignoring, *asked], tmp_path)
 
     assert ran.returncode == 0, ran.stderr

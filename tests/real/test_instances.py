@@ -3,13 +3,12 @@
 import csv
 import os
 import signal
-import subprocess
 import sys
 import time
 
 import psutil
 import pytest
-from support.command import EDGE, ENVIRONMENT, children_at_work, command
+from support.command import EDGE, children_at_work, start_command
 from support.folders import MODELS
 
 import tputfind
@@ -72,8 +71,7 @@ def test_failure_of_one_instance_ends_all(tmp_path, ask, how, told):
 
 
 def test_interruption_leaves_no_instance_behind(tmp_path):
-    asked = [*command(), f"{FILE}:sleeps", *map(str, TWO), "--batch-sizes", "4", "--max-seconds", "300", "--no-save"]
-    process = subprocess.Popen(asked, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = start_command(tmp_path, f"{FILE}:sleeps", *TWO, "--batch-sizes", 4, "--max-seconds", 300, "--no-save")
     for line in process.stderr:
         if "timing batch" in line:
             break

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
 
 import psutil
 import pytest
-from support.command import ENVIRONMENT, command, run
+from support.command import run, start_command
 from support.folders import MODELS
 
 import tputfind
@@ -165,7 +164,7 @@ def test_unequal_devices_do_not_race_in_parallel(tmp_path, ask):
 def test_interrupted_race_on_two_devices_leaves_no_process(tmp_path):
     asked = ("tune", f"{FILE}:by_layout", "--device", "cpu:0,cpu:1", "--mode", "eager", "--dtype", "fp32,bf16")
     asked += ("--batch-sizes", "8", "--budget", "10min", "--no-save", "--save", "race.json")
-    process = subprocess.Popen([*command(), *asked], cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = start_command(tmp_path, *asked)
     beside = 0
     while beside < 2 and (line := process.stderr.readline()):
         beside += " beside " in line
@@ -222,8 +221,7 @@ def interrupt(*_):
 
 def test_an_interrupted_race_is_saved_and_goes_on_from_there(tmp_path, ask, monkeypatch):
     asked = (*TUNE, "--layout", "nchw,nhwc", f"{FILE}:by_layout", "--budget", "10min", "--save", "race.json")
-    arguments = [*command(), *(f"{one}" for one in asked if one != "--quiet")]
-    process = subprocess.Popen(arguments, cwd=tmp_path, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
+    process = start_command(tmp_path, *(one for one in asked if one != "--quiet"))
     before = []
     for line in process.stderr:
         before.append(line)
