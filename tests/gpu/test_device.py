@@ -38,7 +38,6 @@ def test_every_dtype_runs_in_both_layouts():
                 assert row.output.result == "right", (dtype, layout, row.output)
 
 
-@pytest.mark.gpu
 def test_package_that_asks_for_capability_on_import_leaves_the_device_closed(tmp_path, monkeypatch):
     (tmp_path / "asks.py").write_text(
         "import torch\nfound = torch.cuda.get_device_capability(), torch.cuda.get_device_properties('cuda').name\n"

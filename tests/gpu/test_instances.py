@@ -13,8 +13,6 @@ from tputfind.record.files import load_records
 DAEMON = "nvidia-cuda-mps-control"
 FEW = ("--batch-sizes", 1, "--processes", 1, "--dtype", "fp16", "--no-save")
 
-pytestmark = pytest.mark.gpu
-
 
 @pytest.fixture(scope="module")
 def mps(tmp_path_factory):

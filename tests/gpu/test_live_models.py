@@ -1,9 +1,8 @@
 """A module that is already on the GPU, as in a notebook."""
 
-import subprocess
 import sys
 
-from support.command import ENVIRONMENT
+from support.command import run_program
 
 
 def test_gpu_module_copy_is_measured_and_own_gpu_memory_reported(tmp_path):
@@ -21,8 +20,6 @@ def test_gpu_module_copy_is_measured_and_own_gpu_memory_reported(tmp_path):
         "assert 'memory_of_others' in {notice.kind for notice in record.notices}\n"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
+    done = run_program([sys.executable, "-c", program], tmp_path)
 
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,6 @@ from support.folders import MODELS
 ROWS = ("--processes", 1, "--dtype", "fp16", "--layout", "nhwc")
 
 
-@pytest.mark.gpu
 def test_cuda_graph_replays_the_model_and_is_faster_if_host_bound(tmp_path):
     eager = run(tmp_path, "resnet18", "--batch-sizes", "1,64", *ROWS)
     graph = run(tmp_path, "resnet18", "--batch-sizes", "1,64", "--mode", "cudagraph", *ROWS)
@@ -23,7 +22,6 @@ def test_cuda_graph_replays_the_model_and_is_faster_if_host_bound(tmp_path):
     assert faster[1] > 0.95
 
 
-@pytest.mark.gpu
 def test_synchronising_model_cannot_be_captured_and_reason_is_shown(tmp_path):
     ran = run(
         tmp_path, f"{MODELS}/compiled.py:waits_for_the_device", "--mode", "cudagraph", "--quiet", "--no-save", *ROWS
@@ -35,7 +33,6 @@ def test_synchronising_model_cannot_be_captured_and_reason_is_shown(tmp_path):
     assert len(ran.err.splitlines()) == 1
 
 
-@pytest.mark.gpu
 def test_largest_batch_of_cuda_graph_is_proven_on_both_sides(tmp_path):
     ran = run(tmp_path, "resnet18", "--mode", "cudagraph", "--memory-limit", "4GiB", *ROWS)
 
@@ -46,7 +43,6 @@ def test_largest_batch_of_cuda_graph_is_proven_on_both_sides(tmp_path):
     assert trials[edge.fails_at].failure.kind == "out_of_memory"
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("more", [(), ("--memory-limit", "8GiB"), ("--transfer", "both")])
 def test_compiled_model_is_one_graph_and_agrees_with_eager(tmp_path, more):
     ran = run(tmp_path, "resnet18", "--mode", "compile", "--batch-sizes", "2,64", *more, *ROWS)
@@ -58,7 +54,6 @@ def test_compiled_model_is_one_graph_and_agrees_with_eager(tmp_path, more):
     assert all(row.timings[0].compiled.seconds > 1 for row in rows)
 
 
-@pytest.mark.gpu
 def test_copies_run_alongside_cuda_graph_replay(tmp_path):
     ran = run(tmp_path, "resnet18", "--mode", "cudagraph", "--transfer", "both", "--batch-sizes", "64", *ROWS)
 
