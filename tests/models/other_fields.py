@@ -286,13 +286,17 @@ caches = with_inputs(Decodes, lambda batch: (rows(batch), Cache(*(torch.randn(ba
 
 
 class FromBytes(FromArray):
-    def forward(self, encoded, _):
+    def forward(self, encoded, *_):
         return super().forward(np.frombuffer(encoded).reshape(-1, WIDTH))
 
 
 def bytes_and_times():
-    """Return a model of bytes and of a time, both drawn at random."""
-    return FromBytes(), lambda batch: (np.random.rand(batch, WIDTH).tobytes(), random.random())  # noqa: NPY002
+    """Return a model of bytes, a time and a number of steps, drawn at random."""
+
+    def inputs(batch):
+        return np.random.rand(batch, WIDTH).tobytes(), random.random(), random.randrange(999)  # noqa: NPY002
+
+    return FromBytes(), inputs
 
 
 dataclasses_in_and_out = with_inputs(OfDataclasses, lambda batch: Sample(rows(batch)))

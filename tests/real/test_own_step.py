@@ -1,5 +1,6 @@
 """User-written steps: their edges and times equal those of the bare loop, and invalid steps are refused."""
 
+import itertools
 import subprocess
 import sys
 from statistics import median
@@ -161,6 +162,48 @@ def test_unnamed_optimizers_are_found_and_step_before_measuring():
     assert not adam.state
     step.batch(2)()
     assert len(adam.state) == 2
+
+
+@pytest.mark.parametrize(("every", "has_stepped"), [(64, True), (1000, False)])
+def test_rare_step_of_an_unnamed_optimizer_is_awaited_or_named(every, has_stepped):
+    layer = nn.Linear(8, 8)
+    adam, taken = torch.optim.Adam(layer.parameters()), itertools.count(1)
+
+    def run(batch):
+        layer(batch).square().mean().backward()
+        if next(taken) % every == 0:
+            adam.step()
+            adam.zero_grad()
+
+    made = tputfind.Step(run, lambda size: torch.randn(size, 8))
+    step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:pair", {})), CPU, made=made)
+    step.try_out()
+
+    assert bool(adam.state) == has_stepped
+    assert ("idle_optimizer" in [notice.kind for notice in step.caveats()]) != has_stepped
+
+
+def test_optimizer_of_another_library_takes_part_as_it_is():
+    class Own:
+        def __init__(self, weights):
+            self.param_groups = [{"params": list(weights)}]
+
+        def step(self):
+            for weight in self.param_groups[0]["params"]:
+                weight.data.sub_(1e-3 * weight.grad)
+
+    layer = nn.Linear(8, 8)
+    own = Own(layer.parameters())
+
+    def run(batch):
+        layer(batch).square().mean().backward()
+        own.step()
+
+    made = tputfind.Step(run, lambda size: torch.randn(size, 8), optimizers=own)
+    step = OwnStep(own_step(read_spec(f"{MODELS}/steps.py:pair", {})), CPU, made=made)
+    step.batch(2)()
+
+    assert (step._number, step.parameters) == (1, 72)
 
 
 @pytest.mark.parametrize("name", ["sharpness_aware", "delegating"])

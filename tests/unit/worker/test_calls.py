@@ -3,8 +3,11 @@
 from typing import NamedTuple
 
 import pytest
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
-from tputfind.worker.inputs import as_call
+from tputfind.worker.inputs import as_call, forward_of
 
 
 class Pair(NamedTuple):
@@ -37,3 +40,13 @@ SPREAD = (1, 2), {}
 )
 def test_inputs_become_the_arguments_that_forward_accepts(inputs, forward, call):
     assert as_call(inputs, forward) == call
+
+
+class OfDict(nn.Module):
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return batch["x"]
+
+
+@pytest.mark.parametrize("wrap", [AveragedModel, nn.DataParallel, torch.jit.script, torch.compile])
+def test_forward_of_a_wrapped_module_takes_the_arguments_of_the_inner_one(wrap):
+    assert as_call({"x": 1}, forward_of(wrap(OfDict()))) == (({"x": 1},), {})

@@ -115,6 +115,15 @@ def test_repeated_tensor_stays_expanded_unless_converted_or_moved(make):
     assert moved.is_contiguous()
 
 
+@pytest.mark.parametrize(("rows", "repeats"), [(30_000, True), (2_000_000, False)])
+def test_rows_of_a_table_beyond_any_cache_are_not_repeated(rows, repeats):
+    torch.manual_seed(0)
+
+    split = repeatable_split([torch.randint(0, rows, (size, 26)) for size in PROBES], PROBES)
+
+    assert (split is not None) == repeats
+
+
 @dataclass
 class Sample:
     image: torch.Tensor

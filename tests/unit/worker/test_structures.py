@@ -97,6 +97,19 @@ class Moves:
         return Moves([key.to(device) for key in self.keys])
 
 
+def test_copy_of_a_list_of_another_class_keeps_its_attributes():
+    class Tree(list):
+        label = 3
+
+    tree = Tree([torch.ones(1), Tree()])
+    tree.name = "root"
+
+    copied = copy_containers(tree)
+
+    assert copied is not tree
+    assert (type(copied), copied.name, len(copied), type(copied[1])) == (Tree, "root", 2, Tree)
+
+
 def test_list_of_an_object_that_moves_itself_is_copied_with_it():
     held = Moves([torch.ones(1)])
 
