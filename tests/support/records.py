@@ -2,7 +2,7 @@
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Final, Literal
 
@@ -131,6 +131,23 @@ def example() -> Record:
         ),
     )
     return msgspec.structs.replace(record, notices=notices.of(record))
+
+
+def timed_record(spans_ms: Mapping[int, Sequence[float]], **environment: object) -> Record:
+    """Return a record of one process whose batches take these times by size, back to back and alone."""
+    rows = tuple(
+        msgspec.structs.replace(row(size, 1.0), timings=(Timing(device_ms=tuple(spans), latency_ms=tuple(spans)),))
+        for size, spans in spans_ms.items()
+    )
+    made = example()
+    here = msgspec.structs.replace(made.environment, **environment)
+    return msgspec.structs.replace(made, rows=rows, notices=(), environment=here)
+
+
+def steady_record(*batches_ms: float) -> Record:
+    """Return a record with batches of 1, 2, 4 and so on with these times, within 1 %."""
+    steps = [1 + 0.0001 * number for number in range(100)]
+    return timed_record({2**power: [batch_ms * step for step in steps] for power, batch_ms in enumerate(batches_ms)})
 
 
 QUOTING = ("trial_", "row_", "failed_when_", "output_unchecked")

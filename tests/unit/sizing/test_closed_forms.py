@@ -2,13 +2,13 @@
 
 from math import exp, inf
 
-import msgspec
 import numpy as np
 import pytest
-from support.records import example, row
+from msgspec.structs import replace
+from support.records import timed_record
 
 from tputfind.errors import BadRequest
-from tputfind.record.record import Failure, Record, Timing
+from tputfind.record.record import Failure, Record
 from tputfind.sizing.engine.service_times import Overheads, ServiceTimes, service_times_of
 from tputfind.sizing.planner import closed_forms
 
@@ -126,38 +126,40 @@ def test_the_line_through_sizes_weighs_relative_errors():
 
 def record(*latencies: tuple[float, ...]) -> Record:
     """Return a record with batches of 1, 2, 4 and so on, each with its latencies."""
-    rows = tuple(
-        msgspec.structs.replace(row(2**power, 1.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
-        for power, spans in enumerate(latencies)
-    )
-    return msgspec.structs.replace(example(), rows=rows, notices=())
+    return timed_record({2**power: spans_ms for power, spans_ms in enumerate(latencies)})
 
 
 def test_service_times_use_passed_rows_with_ten_latencies():
     one = record((5.0,) * 10, (6.0,) * 9, (7.0,) * 10)
-    failed = msgspec.structs.replace(one.rows[2], failure=Failure(kind="out_of_memory", message=""))
+    failed = replace(one.rows[2], failure=Failure(kind="out_of_memory", message=""))
 
     assert service_times_of(one).sizes == [1, 4]
-    assert service_times_of(msgspec.structs.replace(one, rows=(one.rows[0], failed))).sizes == [1]
-
-
-def test_record_without_service_times_is_refused_with_advice():
-    trained = msgspec.structs.replace(
-        record(), spec=msgspec.structs.replace(example().spec, phase="train", dtype="bf16")
-    )
-
-    with pytest.raises(BadRequest) as refused:
-        service_times_of(trained)
-    assert refused.value.message == "the record of resnet50 is of training, and serves no requests"
-    shared = msgspec.structs.replace(record(), spec=msgspec.structs.replace(example().spec, phase="step", gpus=2))
-    with pytest.raises(BadRequest, match="is of 2 devices that share one model"):
-        service_times_of(shared)
-    with pytest.raises(BadRequest) as refused:
-        service_times_of(record((5.0,) * 9))
-    assert refused.value.message == "the record of resnet50 has no row with 10 latencies or more"
-    assert refused.value.hint == "measure it anew, with --thorough or more --batches"
-    with pytest.raises(BadRequest) as refused:
-        service_times_of(record((5.0,) * 10, (9e-5,) * 10))
-    assert refused.value.message == "batches of 2 take 9e-05 ms by the record of resnet50: no step is that fast"
-    assert refused.value.hint == "measure it anew"
+    assert service_times_of(replace(one, rows=(one.rows[0], failed))).sizes == [1]
     assert service_times_of(record((1e-4,) * 10)).sizes == [1]
+
+
+@pytest.mark.parametrize(
+    ("latencies", "spec", "message", "hint"),
+    [
+        ([], {"phase": "train", "dtype": "bf16"}, "the record of resnet50 is of training, and serves no requests", ""),
+        ([], {"phase": "step", "gpus": 2}, "the record of resnet50 is of 2 devices that share one model", ""),
+        (
+            [(5.0,) * 9],
+            {},
+            "the record of resnet50 has no row with 10 latencies or more",
+            "measure it anew, with --thorough or more --batches",
+        ),
+        (
+            [(5.0,) * 10, (9e-5,) * 10],
+            {},
+            "batches of 2 take 9e-05 ms by the record of resnet50: no step is that fast",
+            "measure it anew",
+        ),
+    ],
+)
+def test_record_without_service_times_is_refused_with_advice(latencies, spec, message, hint):
+    one = record(*latencies)
+
+    with pytest.raises(BadRequest) as refused:
+        service_times_of(replace(one, spec=replace(one.spec, **spec)))
+    assert (refused.value.message, refused.value.hint) == (message, hint)

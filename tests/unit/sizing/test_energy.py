@@ -1,10 +1,10 @@
 """The power of fleets and the energy of samples, from the power readings of rows."""
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.folders import record_paths
 from support.records import HEALTH, example, row
 
@@ -133,18 +133,13 @@ def test_energy_per_sample_matches_the_table_of_its_record(record):
 
 
 def without_power(record: Record) -> Record:
-    dark = msgspec.structs.replace(HEALTH, power_w=None)
-    rows = [
-        msgspec.structs.replace(
-            one, timings=tuple(msgspec.structs.replace(timing, health=dark) for timing in one.timings)
-        )
-        for one in record.rows
-    ]
-    return msgspec.structs.replace(record, rows=tuple(rows))
+    dark = replace(HEALTH, power_w=None)
+    rows = [replace(one, timings=tuple(replace(timing, health=dark) for timing in one.timings)) for one in record.rows]
+    return replace(record, rows=tuple(rows))
 
 
 def rows_of(*sizes: int) -> Record:
-    return msgspec.structs.replace(example(), rows=tuple(row(size, 4.0 + 0.25 * size) for size in sizes), notices=())
+    return replace(example(), rows=tuple(row(size, 4.0 + 0.25 * size) for size in sizes), notices=())
 
 
 def wanted(**more: object) -> Demand:
@@ -179,8 +174,8 @@ def test_plan_without_power_readings_shows_no_power():
 
 def test_failed_rows_and_rows_without_power_are_left_out():
     record = rows_of(1, 4, 16)
-    failed = msgspec.structs.replace(record.rows[2], failure=Failure(kind="died", message="killed"))
-    one = msgspec.structs.replace(record, rows=(*without_power(record).rows[:1], record.rows[1], failed))
+    failed = replace(record.rows[2], failure=Failure(kind="died", message="killed"))
+    one = replace(record, rows=(*without_power(record).rows[:1], record.rows[1], failed))
 
     power = power_of(one)
     assert power is not None

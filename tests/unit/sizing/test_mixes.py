@@ -6,14 +6,13 @@ import math
 from collections import deque
 from functools import cache
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.records import example, row
+from support.records import timed_record
 
-from tputfind.record.record import Record, Timing
+from tputfind.record.record import Record
 from tputfind.sizing.engine.replications import Effort, Fleet, Goal, Simulated, simulate
 from tputfind.sizing.engine.servers import Server
 from tputfind.sizing.engine.service_times import ServiceTimes, service_times_of
@@ -133,13 +132,9 @@ def test_mix_above_256_devices_is_simulated_in_a_proportional_cell():
 
 def record(slope_ms: float, intercept_ms: float, largest: int, name: str) -> Record:
     """Return a record of a device with these batch times, within 5 %."""
-    made, rows = example(), []
-    for size in (2**power for power in range(largest.bit_length())):
-        spans = tuple((intercept_ms + slope_ms * size) * (0.95 + 0.001 * number) for number in range(100))
-        timing = Timing(device_ms=spans, latency_ms=spans)
-        rows.append(msgspec.structs.replace(row(size, spans[0]), timings=(timing,)))
-    environment = msgspec.structs.replace(made.environment, device_name=name)
-    return msgspec.structs.replace(made, rows=tuple(rows), notices=(), environment=environment)
+    sizes, steps = (2**power for power in range(largest.bit_length())), [0.95 + 0.001 * number for number in range(100)]
+    batches_ms = {size: [(intercept_ms + slope_ms * size) * step for step in steps] for size in sizes}
+    return timed_record(batches_ms, device_name=name)
 
 
 LARGE, SMALL = record(0.3, 3.0, 64, "Large"), record(1.0, 5.0, 32, "Small")

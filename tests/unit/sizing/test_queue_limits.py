@@ -5,11 +5,10 @@ from math import inf
 import msgspec
 import pytest
 from support.queues import refused_of_constant
-from support.records import example, row
+from support.records import steady_record
 
 import tputfind
 from tputfind.errors import BadRequest
-from tputfind.record.record import Record, Timing
 from tputfind.report.outputs import forms
 from tputfind.report.views.size import document
 from tputfind.report.views.size_answers import details, summary
@@ -18,17 +17,8 @@ from tputfind.sizing.planner.question import read_demand
 from tputfind.sizing.planner.search import Search
 
 
-def record(*latencies_ms: float) -> Record:
-    """Return a record with batches of 1, 2, 4 and so on with these times, within 1 %."""
-    rows = []
-    for power, latency_ms in enumerate(latencies_ms):
-        spans = tuple(latency_ms * (1 + 0.0001 * number) for number in range(100))
-        rows.append(msgspec.structs.replace(row(2**power, 1.0), timings=(Timing(device_ms=spans, latency_ms=spans),)))
-    return msgspec.structs.replace(example(), rows=tuple(rows), notices=())
-
-
 def test_overloaded_fleet_refuses_excess_and_its_latency_is_bounded():
-    found = answers([record(10.0)], read_demand({"rate": 150, "slo": 100.0, "devices": 1, "max_queue": 4}))
+    found = answers([steady_record(10.0)], read_demand({"rate": 150, "slo": 100.0, "devices": 1, "max_queue": 4}))
 
     (plan,) = found.plans
     assert plan.outcome.verdict == "misses"
@@ -45,7 +35,7 @@ def test_overloaded_fleet_refuses_excess_and_its_latency_is_bounded():
 def test_requests_that_are_refused_count_as_late():
     """All answers are in time, so the number of refused requests decides whether the target is met."""
     held = [
-        tputfind.size(record(10.0), rate=60, slo=1000, devices=1, max_queue=most, percentile=percentile)[0]
+        tputfind.size(steady_record(10.0), rate=60, slo=1000, devices=1, max_queue=most, percentile=percentile)[0]
         for most, percentile in ((1, 99), (1, 70), (30, 99))
     ]
 
@@ -55,8 +45,8 @@ def test_requests_that_are_refused_count_as_late():
 
 
 def test_allowed_refusals_need_fewer_devices_than_full_throughput():
-    (limited,) = tputfind.size(record(10.0), rate=1050, slo=200, percentile=90, max_queue=20)
-    (without,) = tputfind.size(record(10.0), rate=1050, slo=200, percentile=90)
+    (limited,) = tputfind.size(steady_record(10.0), rate=1050, slo=200, percentile=90, max_queue=20)
+    (without,) = tputfind.size(steady_record(10.0), rate=1050, slo=200, percentile=90)
 
     assert limited.outcome.utilization > 1 > without.outcome.utilization
     assert limited.outcome.devices < without.outcome.devices
@@ -65,7 +55,7 @@ def test_allowed_refusals_need_fewer_devices_than_full_throughput():
 
 def test_number_of_devices_has_a_range_near_the_allowed_refusals():
     """The upper end of the percentile's interval is a refused request's: its latency is infinite."""
-    one = record(*(5 + 0.5 * 2**power for power in range(5)))
+    one = steady_record(*(5 + 0.5 * 2**power for power in range(5)))
 
     (found,) = tputfind.size(one, rate=1016, slo=200, percentile=90, max_queue=6)
 
@@ -74,13 +64,14 @@ def test_number_of_devices_has_a_range_near_the_allowed_refusals():
 
 
 def test_pilots_of_an_overloaded_fleet_do_not_hide_the_large_batches_of_a_larger_one():
-    search = Search(record(5.0, 5.2, 5.6, 6.4, 8.0), read_demand({"rate": 3500, "slo": 40.0, "max_queue": 600}))
+    search = Search(steady_record(5.0, 5.2, 5.6, 6.4, 8.0), read_demand({"rate": 3500, "slo": 40.0, "max_queue": 600}))
 
     assert [search.may_meet(devices) for devices in (1, 2)] == [False, True]
 
 
 def test_plan_shows_refused_fraction_and_its_setting():
-    found = answers([record(5.0, 6.0)], read_demand({"rate": 600, "slo": 50.0, "batcher": "triton", "max_queue": 40}))
+    demand = read_demand({"rate": 600, "slo": 50.0, "batcher": "triton", "max_queue": 40})
+    found = answers([steady_record(5.0, 6.0)], demand)
 
     lines = dict(details(found.plans[0]))
     assert lines["Refused"].endswith("requests that find 40 in the queue (max_queue_size)")
@@ -98,7 +89,7 @@ def test_plan_shows_refused_fraction_and_its_setting():
 )
 def test_limit_counts_samples_if_requests_are_split(batcher, finds):
     demand = {"rate": 100, "slo": 80.0, "batcher": batcher, "max_queue": 40, "samples_per_request": 2}
-    (plan,) = answers([record(5.0, 6.0)], read_demand(demand)).plans
+    (plan,) = answers([steady_record(5.0, 6.0)], read_demand(demand)).plans
 
     assert finds in dict(details(plan))["Refused"]
 
@@ -112,20 +103,6 @@ def test_queue_too_short_for_a_split_request_is_refused():
     assert read_demand({**given, "batcher": "triton"}).is_whole
 
 
-def test_target_barely_met_by_lone_request_is_refused_before_simulation():
-    spans = (5.0,) * 99 + (9.0,)
-    odd = msgspec.structs.replace(row(1, 5.0), timings=(Timing(device_ms=spans, latency_ms=spans),))
-    told_: list[str] = []
-
-    found = answers(
-        [msgspec.structs.replace(record(), rows=(odd,))], read_demand({"devices": 2, "slo": 6.0}), tell=told_.append
-    )
-
-    ((_, refused_),) = found.without
-    assert "no number of devices is sure to meet the target" in refused_.message
-    assert told_ == []
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -137,7 +114,7 @@ def test_target_barely_met_by_lone_request_is_refused_before_simulation():
     ],
 )
 def test_a_limit_goes_with_any_server_routing_and_samples(options):
-    (found,) = tputfind.size(record(5.0, 6.0, 7.0), rate=400, slo=80.0, max_queue=30, **options)
+    (found,) = tputfind.size(steady_record(5.0, 6.0, 7.0), rate=400, slo=80.0, max_queue=30, **options)
 
     assert found.holds
     assert 0 <= found.outcome.refused < 0.01

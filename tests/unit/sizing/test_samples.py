@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.queues import batches_by_size, busy_ms
 from support.records import example
 
@@ -39,7 +40,7 @@ def wanted(**more: object) -> Demand:
 def record() -> Record:
     """Return the record of the device."""
     rows = tuple(Row(batch_size=size, timings=(Timing(latency_ms=(5 + 0.5 * size,) * 100),)) for size in SIZES)
-    return msgspec.structs.replace(example(), rows=rows, notices=())
+    return replace(example(), rows=rows, notices=())
 
 
 # No request arrives exactly at another event: the order is then random in a server too.
@@ -260,7 +261,7 @@ def test_plan_shows_samples_in_every_form():
 
 def test_if_all_requests_are_large_no_smaller_batch_is_missing():
     rows = tuple(row for row in record().rows if row.batch_size >= 4)
-    without_small = msgspec.structs.replace(record(), rows=rows)
+    without_small = replace(record(), rows=rows)
 
     def kinds(samples: int, **given: object) -> set[str]:
         demand = read_demand({"rate": 300, "slo": "60ms", "samples_per_request": samples, **given})

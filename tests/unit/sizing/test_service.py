@@ -1,10 +1,10 @@
 """Batch times from noisy samples."""
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import example
 
 from tputfind.record.record import Row, Timing
@@ -61,11 +61,11 @@ def test_pooled_sizes_are_weighted_by_their_samples():
 def test_drawn_service_of_single_process_row_varies_like_processes(enqueue_ms, low, high):
     timing = Timing(device_ms=(5.0,) * 20, latency_ms=(5.0,) * 20, enqueue_ms=(enqueue_ms,) * 20)
     rows = tuple(Row(batch_size=size, timings=(timing,) * processes) for size, processes in ((1, 1), (64, 2)))
-    record = msgspec.structs.replace(example(), rows=rows[:1])
+    record = replace(example(), rows=rows[:1])
     rng = np.random.default_rng(1)
 
     def spread(one):
         return np.std([np.log(service_times_of(one, draw=rng).mean_ms(1)) for _ in range(100)])
 
     assert spread(record) < 1e-9  # no row shows the variation between processes, and a notice reports that
-    assert low < spread(msgspec.structs.replace(record, rows=rows)) < high
+    assert low < spread(replace(record, rows=rows)) < high
