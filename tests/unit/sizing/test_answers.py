@@ -1,7 +1,7 @@
 """Answers from several records for one demand, with simulations in which every fleet meets the target."""
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 from support.records import example, row
 
 import tputfind
@@ -22,15 +22,15 @@ def short(monkeypatch):
         if fleet.utilization >= 1:
             return found
         met = {"verdict": "meets", "late": 0.0, "tail_ms": 1.0, "tail_low_ms": 1.0, "tail_high_ms": 1.0}
-        return found._replace(outcome=msgspec.structs.replace(found.outcome, **met))
+        return found._replace(outcome=replace(found.outcome, **met))
 
     monkeypatch.setattr("tputfind.sizing.planner.search.simulate", simulated)
 
 
 def record(batch_ms: float = 5.0, device_name: str = "NVIDIA Example") -> Record:
     made = example()
-    environment = msgspec.structs.replace(made.environment, device_name=device_name)
-    return msgspec.structs.replace(made, rows=(row(1, batch_ms),), notices=(), environment=environment)
+    environment = replace(made.environment, device_name=device_name)
+    return replace(made, rows=(row(1, batch_ms),), notices=(), environment=environment)
 
 
 def price(device: str, per_hour: float, currency: str = "EUR") -> Price:
@@ -67,7 +67,7 @@ def test_plans_are_ranked_by_cost_if_all_share_a_currency(prices, best, ranked_b
 
 
 def test_records_without_a_plan_are_listed_with_the_reason():
-    trained = msgspec.structs.replace(FAST, spec=msgspec.structs.replace(FAST.spec, phase="train", dtype="bf16"))
+    trained = replace(FAST, spec=replace(FAST.spec, phase="train", dtype="bf16"))
     told: list[str] = []
 
     found = answers([LATE, FAST, trained], DEMAND, tell=told.append)
@@ -79,7 +79,7 @@ def test_records_without_a_plan_are_listed_with_the_reason():
 
 def other(model: str = "vit_b_16", **fields: object) -> Record:
     made = record(7.0, "Fast")
-    return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, model=model), **fields)
+    return replace(made, spec=replace(made.spec, model=model), **fields)
 
 
 def test_plans_of_different_models_keep_record_order_and_add_up():
@@ -100,7 +100,7 @@ def test_another_shape_of_samples_is_other_work():
 
 
 def test_recipes_of_a_model_are_alternatives():
-    half = msgspec.structs.replace(SLOW, spec=msgspec.structs.replace(SLOW.spec, dtype="bf16", mode="compile"))
+    half = replace(SLOW, spec=replace(SLOW.spec, dtype="bf16", mode="compile"))
     found = answers([half, FAST], DEMAND)
 
     assert [len(plans) for plans in found.models] == [2]
@@ -117,7 +117,7 @@ def test_costs_of_different_models_add_up_in_one_currency():
 
 
 def test_model_without_any_plan_is_listed_separately():
-    found = answers([FAST, LATE, other(), msgspec.structs.replace(other("late"), rows=LATE.rows)], DEMAND)
+    found = answers([FAST, LATE, other(), replace(other("late"), rows=LATE.rows)], DEMAND)
 
     assert [one.spec.model for one, _ in found.without] == ["resnet50", "late"]
     assert [one.spec.model for one, _ in found.unplanned] == ["late"]
@@ -145,22 +145,6 @@ def test_non_record_is_refused_by_its_position():
     with pytest.raises(BadRequest) as refused:
         tputfind.size(rate=5, slo=50.0)
     assert refused.value.message == "no record to size from"
-
-
-@pytest.mark.parametrize(
-    ("prices", "message"),
-    [
-        ({"a": 1}, "prices: {'a': 1} is a dict, not a list of Price"),
-        ((price("A", 1.0), "B"), "prices: number 1: 'B' is a str, not a Price"),
-        ([price("A", 1.0), price("B", 0.0)], "prices: number 1: price_per_hour: 0.0 is not from"),
-        ([price("A", 1.0), price("a", 1.0)], "prices: number 1: 'a' has a price already: number 0"),
-    ],
-)
-def test_invalid_prices_are_refused_by_their_position(prices, message):
-    with pytest.raises(BadRequest) as refused:
-        tputfind.size(FAST, rate=1000, slo=50.0, prices=prices)
-
-    assert refused.value.message.startswith(message)
 
 
 def test_prices_may_be_a_tuple():

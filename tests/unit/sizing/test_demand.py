@@ -89,16 +89,39 @@ def test_overhead_is_per_batch_and_per_request_or_a_preset(value, overheads):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    ("options", "message"),
     [
-        ("1ms+2ms+3ms+4ms", "--overhead: '1ms+2ms+3ms+4ms' has more than three times; give 0.5ms+0.05ms"),
-        ("fast", "--overhead: 'fast' is not a duration"),
-        ("-1ms", "give 0.5ms+0.05ms (a batch, a request), or mosec or litserve"),
+        ({"rate": None, "slo": None}, "name two of --rate, --slo and --devices"),
+        (
+            {"rate": "x", "slo": "50"},
+            "--rate: 'x' is not a finite number per second such as 5000, 5k or 1M; --slo: '50' is not a duration",
+        ),
+        ({"rate": "0"}, "--rate: '0' is not from 1e-09 to 1e+12"),
+        ({"rate": 1e-10}, "--rate: 1e-10 is not from 1e-09 to 1e+12"),
+        ({"rate": "nan"}, "--rate: 'nan' is not a finite number"),
+        ({"rate": 10**400}, "is not a finite number"),
+        ({"slo": "99999999h"}, "--slo: '99999999h' is more than 100h"),
+        ({"seed": "inf"}, "--seed: 'inf' is not a whole number"),
+        ({"percentile": "100"}, "--percentile: '100' is not from 50 to 99.99"),
+        ({"percentile": "0.99"}, "in percent: did you mean 99?"),
+        ({"burstiness": "-1"}, "--burstiness: '-1' is not from 0 to 20"),
+        ({"network": "-1"}, "--network: '-1' is not a duration"),
+        ({"max_batch_size": "1.5"}, "not a whole number"),
+        ({"batcher": "torchserve"}, "is not one of greedy, triton"),
+        ({"delay": "101h", "batcher": "triton"}, "--delay: '101h' is more than 100h"),
+        ({"overhead": "1ms+2ms+3ms+4ms"}, "--overhead: '1ms+2ms+3ms+4ms' has more than three times; give 0.5ms+0.05ms"),
+        ({"overhead": "fast"}, "--overhead: 'fast' is not a duration"),
+        ({"overhead": "-1ms"}, "give 0.5ms+0.05ms (a batch, a request), or mosec or litserve"),
+        ({"gaps": [0.0] * 200}, "--gaps: the times of requests must rise"),
+        ({"gaps": [1.0] * 150 + [float("nan")]}, "--gaps: number 150: nan is not a finite number"),
+        ({"gaps": [1.0] * 150 + [-1.0]}, "--gaps: number 150: -1.0 is not from 0 to 1e+15"),
+        ({"gaps": [1.0] * 150 + [1e16]}, "--gaps: number 150: 1e+16 is not from 0 to 1e+15"),
+        ({"gaps": "1,2"}, "--gaps: '1,2' is not a list"),
     ],
 )
-def test_invalid_overhead_is_refused_with_accepted_values(value, message):
+def test_wrong_value_is_refused_with_option_and_accepted_values(options, message):
     with pytest.raises(BadRequest) as refused:
-        wanted(overhead=value)
+        wanted(**options)
 
     assert message in refused.value.message
 

@@ -1,10 +1,12 @@
 """Prices of devices: read from a table or given by Python code, and refused with a message."""
 
-import msgspec
+from math import nan
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.records import example
+from msgspec.structs import replace
+from support.records import example, timed_record
 
 import tputfind
 from tputfind.errors import BadRequest
@@ -64,18 +66,19 @@ PRICE = Price(device="A", price_per_hour=1.0, currency="EUR")
 @pytest.mark.parametrize(
     ("prices", "message"),
     [
-        ([1], "prices: number 0: 1 is a int, not a Price"),
-        (5, "prices: 5 is a int, not a list of Price"),
-        ([PRICE, Price(device="a", price_per_hour=2.0, currency="EUR")], "prices: number 1: 'a' has a price already"),
-        ([Price(device="B", price_per_hour=float("nan"), currency="EUR")], "prices: number 0: price_per_hour: nan"),
-        ([Price(device=None, price_per_hour=1.0, currency="EUR")], "prices: number 0: device: None"),
+        ({"a": 1}, "prices: {'a': 1} is a dict, not a list of Price"),
+        ((PRICE, "B"), "prices: number 1: 'B' is a str, not a Price"),
+        ([PRICE, replace(PRICE, device="B", price_per_hour=nan)], "prices: number 1: price_per_hour: nan"),
+        ([PRICE, replace(PRICE, device="B", price_per_hour=0.0)], "prices: number 1: price_per_hour: 0.0 is not from"),
+        ([PRICE, replace(PRICE, device="a")], "prices: number 1: 'a' has a price already: number 0"),
+        ([replace(PRICE, device=None)], "prices: number 0: device: None"),
     ],
 )
 def test_prices_of_python_code_are_checked_alike(prices, message):
     with pytest.raises(BadRequest) as refused:
         tputfind.size(example(), rate=5, slo=50.0, prices=prices)
 
-    assert message in refused.value.message
+    assert refused.value.message.startswith(message)
 
 
 def test_a_table_may_hold_so_many_prices_and_no_more(monkeypatch):
@@ -87,37 +90,25 @@ def test_a_table_may_hold_so_many_prices_and_no_more(monkeypatch):
         read_prices(table(*rows))
 
 
+L40S, A100 = "NVIDIA L40S 48GB", ("A100", "A100 80GB")
+
+
 @pytest.mark.parametrize(
-    ("devices", "found"),
+    ("name", "devices", "found"),
     [
-        ((), None),
-        (("A100",), None),
-        (("L4",), None),
-        (("l40s",), "l40s"),
-        (("NVIDIA", "L40S-48GB", "L40S"), "L40S-48GB"),
-        (("NVIDIA  L40S", "L40S-48GB"), "NVIDIA  L40S"),
+        (L40S, (), None),
+        (L40S, A100, None),
+        (L40S, ("L4",), None),
+        (L40S, ("l40s",), "l40s"),
+        (L40S, ("NVIDIA", "L40S-48GB", "L40S"), "L40S-48GB"),
+        (L40S, ("NVIDIA  L40S", "L40S-48GB"), "NVIDIA  L40S"),
+        ("NVIDIA A100-SXM4-80GB", A100, "A100 80GB"),  # other words may stand between
+        ("NVIDIA A100-SXM4-40GB", A100, "A100"),
     ],
 )
-def test_price_of_device_is_longest_match_in_whole_words(devices, found):
-    prices = [Price(device=device, price_per_hour=1.0, currency="EUR") for device in devices]
-    one = example()
-    environment = msgspec.structs.replace(one.environment, device_name="NVIDIA L40S 48GB")
+def test_price_of_device_is_longest_match_in_whole_words(name, devices, found):
+    prices = [replace(PRICE, device=device) for device in devices]
 
-    price = price_of(msgspec.structs.replace(one, environment=environment), prices)
+    price = price_of(timed_record({1: [5.0]}, device_name=name), prices)
 
     assert (price and price.device) == found
-
-
-@pytest.mark.parametrize(("name", "found"), [("NVIDIA A100-SXM4-80GB", 3.5), ("NVIDIA A100-SXM4-40GB", 2.0)])
-def test_words_of_the_device_may_have_others_between_them(name, found):
-    prices = [
-        Price(device=device, price_per_hour=price, currency="EUR")
-        for device, price in (("A100", 2.0), ("A100 80GB", 3.5))
-    ]
-    one = example()
-
-    price = price_of(
-        msgspec.structs.replace(one, environment=msgspec.structs.replace(one.environment, device_name=name)), prices
-    )
-
-    assert price.price_per_hour == found
