@@ -201,25 +201,24 @@ def test_serve_equal_kinds_equals_one_kind(times, devices, cap, wait_ms):
 
 
 @pytest.mark.parametrize(
-    ("batcher", "begins_ms"), [("greedy", 30.0), ("triton", 31.0), ("mosec", 41.0), ("litserve", 40.0), ("ray", 40.0)]
+    ("batcher", "when_busy_ms", "when_idle_ms"),
+    [
+        ("greedy", 30.0, 57.0),
+        ("triton", 31.0, 67.0),
+        ("mosec", 41.0, 68.0),
+        ("litserve", 40.0, 60.0),
+        ("ray", 40.0, 67.0),
+    ],
 )
-def test_station_with_busy_device_begins_batch_at_batcher_time(batcher, begins_ms):
-    """The device is free at 30 ms, and one request waits since 21. mosec's timer adds 1 ms."""
-    kinds = [Kind(1, 8, LINE)]
-    served = serve(np.array([21.0]), None, kinds, Server(batcher, 10.0), free_ms=[30.0], seed=(0,))
+def test_station_begins_batch_at_batcher_time_on_busy_and_idle_devices(batcher, when_busy_ms, when_idle_ms):
+    """A lone request comes at 21 ms, before the device is free at 30; or at 57, when it is idle since 10.
 
-    assert served.done_ms.tolist() == [begins_ms + 5.5]
-
-
-@pytest.mark.parametrize(
-    ("batcher", "begins_ms"), [("greedy", 57.0), ("triton", 67.0), ("mosec", 68.0), ("litserve", 60.0), ("ray", 67.0)]
-)
-def test_station_on_an_idle_device_waits_as_its_server_has_it(batcher, begins_ms):
-    """LitServe's windows follow the clock from the time when the device became free."""
-    kinds = [Kind(1, 8, LINE)]
-    served = serve(np.array([57.0]), None, kinds, Server(batcher, 10.0), free_ms=[10.0], seed=(0,))
-
-    assert served.done_ms.tolist() == [begins_ms + 5.5]
+    mosec's timer adds 1 ms. LitServe's windows follow the clock from the time when the device became free.
+    """
+    for came_ms, free_ms, begins_ms in ((21.0, 30.0, when_busy_ms), (57.0, 10.0, when_idle_ms)):
+        kinds, server = [Kind(1, 8, LINE)], Server(batcher, 10.0)
+        served = serve(np.array([came_ms]), None, kinds, server, free_ms=[free_ms], seed=(0,))
+        assert served.done_ms.tolist() == [begins_ms + 5.5]
 
 
 @pytest.mark.parametrize("batcher", BATCHERS[1:])
@@ -331,19 +330,11 @@ def test_full_queue_of_constant_service_refuses_like_embedded_chain(load, batche
     assert outcome.refused == pytest.approx(refused_of_constant(load, 4), rel=0.05, abs=0.001)
 
 
-SEEN = [
-    (10, inf, 15, 60, 205, [1, 1, 16, 11, 16, 11, 4]),
-    (10, 8, 15, 60, 205, [1, 8, 8]),
-]
-"""Requests at even intervals, and the batches of Triton: PyTriton 0.7.0, one instance, largest batch 16, constant batch
-time."""
-
-
-@pytest.mark.parametrize("seen", SEEN)
-def test_triton_itself_made_the_same_batches(seen):
-    delay_ms, limit, gap_ms, count, span_ms, batches = seen
-    times = [3.0 + gap_ms * number for number in range(count)]
-    served = run(times, 1, 16, ServiceTimes({16: [float(span_ms)]}), batcher="triton", delay_ms=delay_ms, limit=limit)
+@pytest.mark.parametrize(("limit", "batches"), [(inf, [1, 1, 16, 11, 16, 11, 4]), (8, [1, 8, 8])])
+def test_triton_itself_made_the_same_batches(limit, batches):
+    """Seen in PyTriton 0.7.0: one instance, largest batch 16, constant batch time, a request every 15 ms."""
+    times = [3.0 + 15 * number for number in range(60)]
+    served = run(times, 1, 16, ServiceTimes({16: [205.0]}), batcher="triton", delay_ms=10, limit=limit)
 
     assert batches_of(served) == batches
 

@@ -79,41 +79,45 @@ def test_delay_of_triton_that_passed_while_the_device_computed_is_no_overhead(re
     assert found.per_batch.value_ms == pytest.approx(PER_BATCH_MS, abs=0.2)
 
 
-def test_log_without_overheads_at_light_load_is_refused(record):
-    service = service_times_of(record)
-    sent_ms = np.arange(3000) * 15.0
-    alone = Log("even", sent_ms, sent_ms + service.mean_ms(1))
-    with pytest.raises(BadRequest, match=r"too light a load|lies anywhere"):
-        calibration_of(record, asked(), [alone])
+def even(count: int, gap_ms: float, latency_ms: float) -> Log:
+    sent_ms = np.arange(count) * gap_ms
+    return Log("even", sent_ms, sent_ms + latency_ms)
 
 
-def test_light_load_alone_is_refused_with_the_load_to_log(record):
-    with pytest.raises(BadRequest, match="10% of what the device can do is too light a load") as refused:
-        calibration_of(record, asked(), [log(record, LIGHT, 1200, 1)])
-    assert "requests/s too: half of what the device can do" in refused.value.hint
+def in_milliseconds(found: Log) -> Log:
+    return Log("ms", 1000 * found.sent_ms, 1000 * found.answered_ms)
 
 
-def test_heavy_load_alone_is_refused(record):
-    with pytest.raises(BadRequest, match="no log has 65% or less of what the device can do"):
-        calibration_of(record, asked(), [log(record, HEAVY, 1200, 1)])
-
-
-def test_more_than_one_device_can_do_is_refused(record):
-    sent_ms = np.arange(1000) * 1.0
-    with pytest.raises(BadRequest, match="of what one device can do by the record"):
-        calibration_of(record, asked(), [Log("all", sent_ms, sent_ms + 20)])
-
-
-def test_batches_larger_than_the_largest_are_refused(record):
-    with pytest.raises(BadRequest, match=r"has batches of [0-9]+, and 2 is the largest here"):
-        calibration_of(record, asked(max_batch_size=2), [log(record, 40, 1200, 1, batches=True)])
-
-
-def test_times_in_milliseconds_are_refused_as_too_light_a_load(record):
-    half = log(record, HALF, 1200, 1)
-    with pytest.raises(BadRequest, match="too light a load") as refused:
-        calibration_of(record, asked(), [Log("ms", 1000 * half.sent_ms, 1000 * half.answered_ms)])
-    assert refused.value.hint.endswith("times are in seconds")
+@pytest.mark.parametrize(
+    ("logged", "options", "message"),
+    [
+        (
+            lambda record: log(record, LIGHT, 1200, 1),
+            {},
+            r"10% of what the device can do is too light a load .*requests/s too: half of what the device can do",
+        ),
+        (lambda record: log(record, HEAVY, 1200, 1), {}, r"no log has 65% or less of what the device can do"),
+        (lambda _: even(1000, 1.0, 20.0), {}, r"of what one device can do by the record"),
+        (
+            lambda record: log(record, 40, 1200, 1, batches=True),
+            {"max_batch_size": 2},
+            r"has batches of [0-9]+, and 2 is the largest here",
+        ),
+        (
+            lambda record: in_milliseconds(log(record, HALF, 1200, 1)),
+            {},
+            r"too light a load .*times are in seconds\)$",
+        ),
+        (
+            lambda record: even(3000, 15.0, service_times_of(record).mean_ms(1)),
+            {},
+            r"too light a load|lies anywhere",
+        ),
+    ],
+)
+def test_logs_that_show_no_overheads_are_refused_with_what_to_log(record, logged, options, message):
+    with pytest.raises(BadRequest, match=message):
+        calibration_of(record, asked(**options), [logged(record)])
 
 
 def test_transit_time_is_subtracted_from_target_with_network(record):

@@ -56,15 +56,9 @@ def test_part_of_a_recorded_stream_is_drawn_from_one_replay_if_that_is_enough():
     assert len(stream.times) == pytest.approx(1429, rel=0.1)
 
 
-def test_recorded_stream_is_thinned_to_its_share():
-    stream = Traffic(gaps=RAMP).draw(5000, 0.25, (0,))
-
-    assert len(stream.times) == pytest.approx(5000, rel=0.1)
-    assert stream.times[-1] == pytest.approx(5000, rel=0.1)
-
-
-def test_recorded_stream_has_as_many_requests_for_any_small_share():
-    stream = Traffic(gaps=RAMP).draw(5000, 1e-7, (0,))
+@pytest.mark.parametrize("share", [0.25, 1e-7])
+def test_recorded_stream_is_thinned_to_any_share(share):
+    stream = Traffic(gaps=RAMP).draw(5000, share, (0,))
 
     assert len(stream.times) == pytest.approx(5000, rel=0.1)
     assert stream.times[-1] == pytest.approx(5000, rel=0.1)
