@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from support.oracle import NO_CAP, Oracle, searched
 from support.searches import SEARCHES
 
 from tputfind.record.record import Failure, Trial
@@ -22,21 +23,8 @@ from tputfind.search.forecast import (
 )
 from tputfind.search.replay import Forecast, Memory
 
-NO_CAP = 2**31 - 1
 MIB = 2**20
 EDGES = st.integers(0, 100_000)
-
-
-class Oracle:
-    """Answers by arithmetic, and records the questions."""
-
-    def __init__(self, edge: int) -> None:
-        self.edge = edge
-        self.asked: list[int] = []
-
-    def __call__(self, batch_size: int):
-        self.asked.append(batch_size)
-        return None if batch_size <= self.edge else "memory"
 
 
 def most(edge: int, first: int | None = None) -> int:
@@ -75,33 +63,30 @@ FORECASTS = [right, useless, creeping, overshooting, shrinking_from_far_above, s
 @pytest.mark.parametrize("kind", FORECASTS)
 @given(edge=EDGES, first=st.sampled_from([None, 1, 61, 5000]))
 def test_search_with_any_forecast_finds_edge_in_twice_the_trials_plus_two(kind, edge, first):
-    oracle = Oracle(edge)
-
-    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=kind(edge))
+    found, asked = searched(edge, first=first, forecast=kind(edge))
 
     assert found.largest_batch == edge
     assert found.fails_at == edge + 1
-    assert edge + 1 in oracle.asked
-    assert len(oracle.asked) == len(set(oracle.asked))
-    assert len(oracle.asked) <= most(edge, first)
+    assert edge + 1 in asked
+    assert len(asked) == len(set(asked))
+    assert len(asked) <= most(edge, first)
 
 
 @given(edge=EDGES, seed=st.integers(0, 2**32), first=st.one_of(st.none(), st.integers(1, NO_CAP)))
 def test_random_forecast_costs_at_most_twice_the_trials_plus_two(edge, seed, first):
     chance = random.Random(seed)
-    oracle = Oracle(edge)
 
     def forecast(passes, fails):
         low, high = max(1, passes), fails or NO_CAP
         return chance.choice([None, passes, high - 1, int(math.sqrt(low * high)), chance.randint(passes, high)])
 
-    found = find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=forecast)
+    found, asked = searched(edge, first=first, forecast=forecast)
 
     assert found.largest_batch == edge
-    assert len(oracle.asked) <= most(edge, first)
-    for number, asked in enumerate(oracle.asked):
-        passed = [one for one in oracle.asked[:number] if one <= edge]
-        assert not passed or asked <= 16 * max(passed)
+    assert len(asked) <= most(edge, first)
+    for number, size in enumerate(asked):
+        passed = [one for one in asked[:number] if one <= edge]
+        assert not passed or size <= 16 * max(passed)
 
 
 def asked_at_the_most(edge: int, first: int | None, cap: int = 20) -> int:
@@ -154,34 +139,21 @@ def from_100_down_and_then_60(passes, fails):
 
 
 @pytest.mark.parametrize(
-    ("forecast", "cap", "asked"),
+    ("edge", "forecast", "options", "asked"),
     [
         # It loses its credit and waits for a step of bisection repeatedly.
-        (from_100_down_and_then_60, 100, "1 16 100 99 95 38 27 21 18 20 60"),
-        (lambda passes, fails: passes, 100, "1 2 3 7 23 8 9 13 22 14 18 20 21"),
+        (20, from_100_down_and_then_60, {"max_batch": 100}, "1 16 100 99 95 38 27 21 18 20 60"),
+        (20, lambda passes, fails: passes, {"max_batch": 100}, "1 2 3 7 23 8 9 13 22 14 18 20 21"),
         # Climbing earns credit, to be lost later.
-        (ahead, 100, "1 8 29 28 24 22 15 21 20 65"),
-        (ahead, 30, "1 8 29 28 24 22 15 21 20"),
-        (lambda passes, fails: 2 * passes, 100, "1 2 4 8 24 16 23 22 18 21 20 40"),
+        (20, ahead, {"max_batch": 100}, "1 8 29 28 24 22 15 21 20 65"),
+        (20, ahead, {"max_batch": 30}, "1 8 29 28 24 22 15 21 20"),
+        (20, lambda passes, fails: 2 * passes, {"max_batch": 100}, "1 2 4 8 24 16 23 22 18 21 20 40"),
+        # Without credit it does not extend the search beyond the edge.
+        (0, lambda passes, fails: 42, {"max_batch": 50, "first": 49}, "49 12 3 1"),
     ],
 )
-def test_forecast_is_followed_while_it_has_credit(forecast, cap, asked):
-    oracle = Oracle(20)
-
-    find_edge(oracle, Oracle(20), granularity=1, max_batch=cap, forecast=forecast)
-
-    assert " ".join(map(str, oracle.asked)) == asked
-
-
-def test_forecast_without_credit_does_not_extend_search_beyond_edge():
-    oracle = Oracle(0)
-
-    def forecast(passes, fails):
-        return 42
-
-    find_edge(oracle, Oracle(0), granularity=1, max_batch=50, first=49, forecast=forecast)
-
-    assert oracle.asked == [49, 12, 3, 1]
+def test_forecast_is_followed_while_it_has_credit(edge, forecast, options, asked):
+    assert " ".join(map(str, searched(edge, forecast=forecast, **options)[1])) == asked
 
 
 @pytest.mark.parametrize(("cap", "asked"), [(39, [20, 21]), (40, [20, 21, 40]), (41, [20, 21, 40])])
@@ -213,24 +185,18 @@ def test_a_look_beyond_the_edge_earns_no_credit():
 
 @given(edge=st.integers(1, 100_000))
 def test_a_forecast_that_is_right_takes_the_two_trials_that_prove_it(edge):
-    oracle = Oracle(edge)
-
     first = -(-edge // 16)
 
-    find_edge(oracle, Oracle(edge), granularity=1, max_batch=NO_CAP, first=first, forecast=right(edge))
-
-    assert oracle.asked == sorted({first, edge, edge + 1})
+    assert searched(edge, first=first, forecast=right(edge))[1] == sorted({first, edge, edge + 1})
 
 
 @pytest.mark.parametrize(
-    ("forecast", "asked"), [(right(70), [61, 71, 70]), (right(0), [61, 62]), (useless(70), [61, 244])]
+    ("forecast", "first"), [(right(70), [61, 71, 70]), (right(0), [61, 62]), (useless(70), [61, 244])]
 )
-def test_first_guess_is_tried_before_the_forecast(forecast, asked):
-    oracle = Oracle(70)
+def test_first_guess_is_tried_before_the_forecast(forecast, first):
+    found, asked = searched(70, first=61, forecast=forecast)
 
-    found = find_edge(oracle, Oracle(70), granularity=1, max_batch=NO_CAP, first=61, forecast=forecast)
-
-    assert oracle.asked[: len(asked)] == asked
+    assert asked[: len(first)] == first
     assert found.largest_batch == 70
 
 
@@ -252,14 +218,12 @@ def test_non_monotone_answers_give_edge_tried_on_both_sides(fitting, guesses, st
 
 @given(edge=EDGES, cap=st.integers(1, 100_000), step=st.integers(1, 64), guess=st.integers(0, 10**12))
 def test_no_forecast_leads_beyond_the_cap_or_off_the_granularity(edge, cap, step, guess):
-    oracle, cap = Oracle(edge), max(cap, step)
+    cap = max(cap, step)
 
-    found = find_edge(
-        oracle, Oracle(edge), granularity=step, max_batch=cap, forecast=lambda passes, fails: guess, first=61
-    )
+    found, asked = searched(edge, granularity=step, max_batch=cap, forecast=lambda passes, fails: guess, first=61)
 
-    assert max(oracle.asked) <= cap
-    assert all(batch_size % step == 0 for batch_size in oracle.asked)
+    assert max(asked) <= cap
+    assert all(batch_size % step == 0 for batch_size in asked)
     assert found.largest_batch == min(edge, cap) // step * step
 
 
@@ -300,29 +264,6 @@ def test_index_limits_follow_elements_per_sample_of_tensors():
 
 def test_unreadable_trace_gives_no_index_limits():
     assert index_limits([replace(requesting(976, [976]), packed=b"rubbish")], (1,)) == []
-
-
-def test_no_batch_is_expected_without_trials():
-    assert expected_batch(known(limit_bytes=2**30), 0, None) is None
-
-
-def test_line_through_two_peaks_gives_end_of_memory():
-    trials = fitted(10, 120), fitted(20, 140)
-
-    assert expected_batch(known(*trials, limit_bytes=200 * 2**20), 20, None) == 50
-
-
-def test_peaks_of_a_square_go_on_as_one():
-    trials = [fitted(size, 100 + size + size**2) for size in (4, 16, 64)]
-
-    assert expected_batch(known(*trials, limit_bytes=(100 + 500 + 500**2) * MIB), 64, None) == 500
-
-
-def test_line_through_peaks_ends_at_device_memory_without_a_limit():
-    trials = fitted(1, 101), fitted(2, 102)
-
-    assert expected_batch(known(*trials, memory_bytes=1000 * MIB), 2, None) == 900
-    assert expected_batch(known(*trials), 2, None) is None
 
 
 def test_line_through_allocated_memory_gives_end_once_device_is_full():
@@ -418,59 +359,46 @@ def test_search_without_traces_takes_half_the_trials_by_refused_requests():
     assert len(taken) <= 10  # 20 by peaks of memory alone
 
 
-def test_slow_step_limits_the_expected_batch():
-    trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
-
-    assert expected_batch(known(*trials, limit_bytes=2**30, most_ms=55.0), 20, None) == 55
-
-
-def test_from_one_trial_a_step_is_taken_to_grow_with_the_batch():
-    assert expected_batch(known(fitted(10, 120, step_ms=10.0), most_ms=30.0), 10, None) == 30
+LINE = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
+"""Peaks and step times that rise by 2 MiB and 1 ms per sample."""
+SQUARE = tuple(fitted(size, 100 + size + size**2) for size in (4, 16, 64))
 
 
-def test_expected_step_may_take_exactly_the_latency_limit():
-    trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
-
-    assert expected_batch(known(*trials, most_ms=54.9), 20, None) == 54
-    assert expected_batch(known(*trials, most_ms=55.0), 20, None) == 55
-    # A third trial shows whether the line bends.
-    assert expected_batch(known(fitted(1, 100, step_ms=9.0), *trials, most_ms=55.0), 20, None) == 35
-    assert expected_batch(known(fitted(1, 100, step_ms=0.5), *trials, most_ms=55.0), 20, None) == 55
+def failing(size, kind="out_of_memory"):
+    return Trial(batch_size=size, failure=Failure(kind=kind, message=""))
 
 
-def test_earlier_of_memory_and_time_limit_counts():
-    trials = fitted(10, 120, step_ms=10.0), fitted(20, 140, step_ms=20.0)
-
-    assert expected_batch(known(*trials, limit_bytes=200 * 2**20, most_ms=90.0), 20, None) == 50
-    assert expected_batch(known(*trials, limit_bytes=300 * 2**20, most_ms=45.0), 20, None) == 45
-    assert expected_batch(known(*trials), 20, None) is None
-
-
-def test_measured_answers_override_the_expectation():
-    failed = Trial(batch_size=64, failure=Failure(kind="out_of_memory", message=""))
-    trials = fitted(10, 120), fitted(20, 140)
-
-    # Memory is expected to end at 100, but 64 failed: beyond 20 no end is then foreseen.
-    assert expected_batch(known(*trials, limit_bytes=300 * 2**20), 20, None) == 100
-    assert expected_batch(known(*trials, failed, limit_bytes=300 * 2**20), 20, 64) is None
-    assert expected_batch(known(*trials, limit_bytes=300 * 2**20), 20, 101) == 100
-    assert expected_batch(known(*trials, limit_bytes=130 * 2**20), 20, 40) == 20
-
-
-def test_flat_peaks_have_no_expected_end():
-    assert expected_batch(known(fitted(10, 120), fitted(20, 120), limit_bytes=2**30), 20, None) == NO_CAP
-
-
-def test_forecast_contradicting_a_trial_is_ignored():
-    failed = Trial(batch_size=30, failure=Failure(kind="out_of_memory", message=""))
-
-    assert expected_batch(known(fitted(10, 120), fitted(20, 140), failed, limit_bytes=200 * 2**20), 20, 30) is None
-
-
-def test_no_batch_is_expected_beyond_an_unforeseen_edge():
-    failed = [Trial(batch_size=size, failure=Failure(kind="died", message="")) for size in (21, 40)]
-
-    assert expected_batch(known(fitted(10, 120), fitted(20, 140), *failed, limit_bytes=200 * 2**20), 20, None) is None
+@pytest.mark.parametrize(
+    ("trials", "limits", "passes", "fails", "expected"),
+    [
+        ((), {"limit_bytes": 1024 * MIB}, 0, None, None),
+        (LINE, {}, 20, None, None),
+        (LINE, {"limit_bytes": 200 * MIB}, 20, None, 50),
+        (SQUARE, {"limit_bytes": (100 + 500 + 500**2) * MIB}, 64, None, 500),
+        ((fitted(1, 101), fitted(2, 102)), {"memory_bytes": 1000 * MIB}, 2, None, 900),
+        ((fitted(10, 120), fitted(20, 120)), {"limit_bytes": 1024 * MIB}, 20, None, NO_CAP),
+        # A step may take exactly the latency limit; from one trial it is taken to grow with the batch.
+        (LINE[:1], {"most_ms": 30.0}, 10, None, 30),
+        (LINE, {"limit_bytes": 1024 * MIB, "most_ms": 55.0}, 20, None, 55),
+        (LINE, {"most_ms": 54.9}, 20, None, 54),
+        (LINE, {"most_ms": 55.0}, 20, None, 55),
+        # A third trial shows whether the line bends.
+        ((fitted(1, 100, step_ms=9.0), *LINE), {"most_ms": 55.0}, 20, None, 35),
+        ((fitted(1, 100, step_ms=0.5), *LINE), {"most_ms": 55.0}, 20, None, 55),
+        # The earlier of both limits counts.
+        (LINE, {"limit_bytes": 200 * MIB, "most_ms": 90.0}, 20, None, 50),
+        (LINE, {"limit_bytes": 300 * MIB, "most_ms": 45.0}, 20, None, 45),
+        # Memory is expected to end at 100, but 64 failed: beyond 20 no end is then foreseen.
+        (LINE, {"limit_bytes": 300 * MIB}, 20, None, 100),
+        ((*LINE, failing(64)), {"limit_bytes": 300 * MIB}, 20, 64, None),
+        (LINE, {"limit_bytes": 300 * MIB}, 20, 101, 100),
+        (LINE, {"limit_bytes": 130 * MIB}, 20, 40, 20),
+        ((*LINE, failing(30)), {"limit_bytes": 200 * MIB}, 20, 30, None),
+        ((*LINE, failing(21, "died"), failing(40, "died")), {"limit_bytes": 200 * MIB}, 20, None, None),
+    ],
+)
+def test_expected_batch_is_where_memory_or_time_ends_unless_trials_contradict(trials, limits, passes, fails, expected):
+    assert expected_batch(known(*trials, **limits), passes, fails) == expected
 
 
 def traced(batch_size, per_sample_mib, device_mib, *, has_mib=None):
@@ -520,36 +448,21 @@ def test_forecast_edge_equals_bisection_edge(fitting):
     assert edge_where(fitting.__contains__, granularity=1, max_batch=NO_CAP) == plain.largest_batch
 
 
-def test_forecast_leads_to_larger_edge_if_larger_batches_fit_again():
-    """Measured for swin_t under 8 GiB on an H200: 816 fits, 817 does not, and 896 to 929 do."""
-    asked = Oracle(0)
-
-    def ask(batch_size):
-        asked(batch_size)
-        return None if batch_size <= 816 or 896 <= batch_size <= 929 else "memory"
-
-    def forecast(passes, fails):
-        return 816 if not asked.asked or fails is not None else 929
-
-    found = find_edge(ask, ask, granularity=1, max_batch=NO_CAP, forecast=forecast)
-
-    assert (found.largest_batch, found.fails_at) == (929, 930)
-    assert {929, 930} <= set(asked.asked)
-
-
 def test_fitting_batch_beyond_edge_is_followed_by_the_forecast():
-    oracle = Oracle(0)
+    """Measured for swin_t under 8 GiB on an H200: 816 fits, 817 does not, and 896 to 929 do."""
+    asked = []
 
     def ask(batch_size):
-        oracle(batch_size)
+        asked.append(batch_size)
         return None if batch_size <= 816 or 896 <= batch_size <= 929 else "memory"
 
     def forecast(passes, fails):
-        return 929 if 817 in oracle.asked else 816
+        return 929 if 817 in asked else 816
 
-    find_edge(ask, lambda batch_size: None, granularity=1, max_batch=NO_CAP, first=816, forecast=forecast)
+    found = find_edge(ask, lambda batch_size: None, granularity=1, max_batch=NO_CAP, first=816, forecast=forecast)
 
-    assert oracle.asked == [816, 817, 929, 930]
+    assert asked == [816, 817, 929, 930]
+    assert (found.largest_batch, found.fails_at) == (929, 930)
 
 
 @given(edge=st.integers(1, 100_000), beyond=st.integers(1, 200_000))

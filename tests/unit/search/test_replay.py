@@ -60,19 +60,14 @@ def allocated(trace: Trace, batch_size: int, *others: Trace) -> int:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_replay_of_recorded_trial_has_its_recorded_peaks(recording):
+def test_replay_of_recorded_trial_has_its_peaks_and_fits_if_it_passed(recording):
     replayed = replay(recording.trace, memory_bytes=recording.trace.memory_bytes)
+    *_, last = recording.trace.events()
 
     assert abs(replayed.peak_reserved_bytes - recording.peak_reserved_bytes) <= 2 * MIB
     assert abs(replayed.peak_allocated_bytes - recording.peak_allocated_bytes) <= 2 * MIB
-
-
-@pytest.mark.parametrize("recording", RECORDINGS, ids=str)
-def test_replay_fits_exactly_if_recorded_trial_passed(recording):
-    *_, last = recording.trace.events()
-
     assert (last.kind == "refused") == (not recording.trace.complete)
-    assert replay(recording.trace, memory_bytes=recording.trace.memory_bytes).fits == recording.trace.complete
+    assert replayed.fits == recording.trace.complete
 
 
 def test_the_recordings_are_of_every_kind():
