@@ -83,17 +83,19 @@ def test_another_job_is_refused_unless_forced_and_then_named(change, named):
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    ("environment", "fields", "named"),
     [
-        ({"device_name": "NVIDIA L4"}, "NVIDIA L4"),
-        ({"allocator_conf": "expandable_segments:True"}, "expandable_segments:True"),
+        ({"device_name": "NVIDIA L4"}, {}, "NVIDIA L4"),
+        ({"allocator_conf": "expandable_segments:True"}, {}, "expandable_segments:True"),
+        ({}, {"input_shape": "3x64x64"}, "input 3x224x224 and 3x64x64"),
+        ({}, {"method": METHOD + 1}, "method"),
     ],
 )
-def test_another_device_or_allocator_is_refused(change, named):
+def test_another_device_allocator_shape_or_method_is_refused(environment, fields, named):
     old = record(steady(8, 20))
 
     with pytest.raises(BadRequest, match=named):
-        compare(old, replace(old, environment=replace(old.environment, **change)))
+        compare(old, replace(old, environment=replace(old.environment, **environment), **fields))
 
 
 def test_number_of_gpus_and_their_names_are_the_same_job():
@@ -107,15 +109,6 @@ def test_number_of_gpus_and_their_names_are_the_same_job():
     assert work_key(two) == work_key(named)
     with pytest.raises(BadRequest, match="gpus 2 and 3"):
         compare(two, on(device="cuda:0,cuda:1,cuda:2"))
-
-
-def test_another_shape_or_method_is_refused():
-    old = record(steady(8, 20))
-
-    with pytest.raises(BadRequest, match="input 3x224x224 and 3x64x64"):
-        compare(old, replace(old, input_shape="3x64x64"))
-    with pytest.raises(BadRequest, match="method"):
-        compare(old, replace(old, method=METHOD + 1))
 
 
 def test_compare_model_in_other_checkout_is_same_and_changes_are_reported():
@@ -151,27 +144,33 @@ def test_compare_other_mode_layout_or_version_is_reported():
     assert f"torch {old.environment.torch} and 9.9" in differs
 
 
-def test_compare_throttled_rows_are_not_comparable_unless_power_limited():
-    def at(mhz, reason):
-        health = Health(readings=5, sm_clock_mhz=mhz, slowed={reason: 0.5})
-        return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
-
-    hot = compare(at(1900, "power_cap"), at(1200, "hardware_thermal"))
-    capped = compare(at(1900, "power_cap"), at(1700, "power_cap"))
-
-    assert (hot.verdict, hot.best.reason) == ("not_comparable", "throttled in NEW: hardware thermal")
-    assert (hot.best.low, hot.best.high) == (None, None)
-    assert (capped.verdict, capped.best.reason) == ("same", "SM clock 1900 and 1700 MHz at the power limit")
+def at(mhz, **slowed):
+    """Return a record at this SM clock, with the fractions of the time in which it was reduced by reason."""
+    health = Health(readings=5, sm_clock_mhz=mhz, slowed=slowed)
+    return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
 
 
-@pytest.mark.parametrize("slowed", [({"power_cap": 0.5}, {}), ({}, {"power_cap": 0.5})])
-def test_compare_power_limit_in_one_record_is_shown_with_clocks(slowed):
-    old, new = (
-        record(row(8, *[[20.0] * 20, [20.01] * 20], health=Health(readings=5, sm_clock_mhz=mhz, slowed=by)))
-        for mhz, by in zip((1900, 1700), slowed, strict=True)
-    )
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        (at(1900, power_cap=0.5), at(1200, hardware_thermal=0.5), "throttled in NEW: hardware thermal"),
+        (at(1900, hardware_thermal=0.011), at(1900, hardware_thermal=0.0), "throttled in OLD: hardware thermal"),
+        (at(1900, hardware_thermal=0.0099), at(1900, hardware_thermal=0.0099), ""),
+        (at(1900, power_cap=0.5), at(1700, power_cap=0.5), "SM clock 1900 and 1700 MHz at the power limit"),
+        (at(1900, power_cap=0.5), at(1700), "SM clock 1900 and 1700 MHz at the power limit"),
+        (at(1900), at(1700, power_cap=0.5), "SM clock 1900 and 1700 MHz at the power limit"),
+        (at(1900), at(1870), ""),
+        (at(1900), at(1852), "SM clock 1900 and 1852 MHz"),
+        (at(1852), at(1900), "SM clock 1852 and 1900 MHz"),
+        (at(1900), at(None), ""),
+        (at(None), at(1900), ""),
+    ],
+)
+def test_clocks_differing_by_2_percent_are_reported_and_other_throttling_not_compared(old, new, reason):
+    found, throttled = compare(old, new), reason.startswith("throttled")
 
-    assert compare(old, new).best.reason == "SM clock 1900 and 1700 MHz at the power limit"
+    assert (found.verdict, found.best.reason) == ("not_comparable" if throttled else "same", reason)
+    assert (found.best.low is None, found.best.high is None) == (throttled, throttled)
 
 
 def test_batch_failing_in_new_record_is_lost_and_counts_as_slower():
@@ -361,23 +360,6 @@ def test_rates_that_repeat_to_two_permille_are_the_same_within_the_tolerance(rat
         assert compare(old, new).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        (1900, 1870, ""),
-        (1900, 1852, "SM clock 1900 and 1852 MHz"),
-        (1852, 1900, "SM clock 1852 and 1900 MHz"),
-        (1900, None, ""),
-        (None, 1900, ""),
-    ],
-)
-def test_clocks_differing_by_2_percent_are_reported(before, after, reason):
-    def at(mhz):
-        return record(row(8, *[[20.0] * 20, [20.01] * 20], health=Health(readings=5, sm_clock_mhz=mhz)))
-
-    assert compare(at(before), at(after)).best.reason == reason
-
-
 def test_cut_short_record_and_unmatched_rows_are_reported():
     old, new = record(steady(8, 20), finished=None), record(steady(8, 20), steady(16, 30))
 
@@ -428,15 +410,6 @@ def test_row_host_bound_only_in_new_record_is_host_bound():
 
     assert compare(record(steady(8, 20)), record(Row(batch_size=8, timings=timings))).best.host_bound
     assert not compare(record(steady(8, 20)), record(steady(8, 20))).best.host_bound
-
-
-def test_brief_thermal_throttling_does_not_prevent_comparison():
-    def at(share):
-        health = Health(readings=5, sm_clock_mhz=1900, slowed={"hardware_thermal": share})
-        return record(row(8, *[[20.0] * 20, [20.01] * 20], health=health))
-
-    assert compare(at(0.0099), at(0.0099)).verdict == "same"
-    assert compare(at(0.011), at(0.0)).best.reason == "throttled in OLD: hardware thermal"
 
 
 def test_a_model_of_a_library_goes_by_its_whole_name():
