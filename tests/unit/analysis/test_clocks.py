@@ -31,7 +31,6 @@ from tputfind.record.clocks import (
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.untrusted import indent_json
-from tputfind.report.document import Table
 from tputfind.report.renderers.markdown import render_markdown
 from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views.clocks import document
@@ -163,17 +162,6 @@ def test_every_timing_mistake_is_quantified():
 )
 def test_a_sentence_is_by_case(means, words, expected):
     assert expected in about(methods(**means), words)
-
-
-def test_difference_within_noise_is_not_reported():
-    found = methods()
-    noisy = Figures.of([4.1 * (1 + 0.5 * (-1) ** (number // 7)) for number in range(45)])
-    cells = [
-        replace(cell, figures=noisy) if (cell.way, cell.condition) == ("events_waited", "warm") else cell
-        for cell in found.cells
-    ]
-
-    assert "no difference that stands out from the noise" in about(made(cells), "Waiting after")
 
 
 def compared(base_ms: Sequence[float], other_ms: Sequence[float]) -> str:
@@ -394,12 +382,6 @@ def shown(found) -> str:
 
 def test_the_tables_are_as_they_were(golden):
     golden("clocks.txt", (shown(methods(graph=None)) + shown(pipeline())).encode())
-
-
-def test_first_call_of_the_sentence_stands_below_the_table_with_its_method():
-    below = [part.legend for part in document(methods()).sections if isinstance(part, Table)]
-
-    assert below == ["", "first call alone by host clock, synchronised: 741.6"]
 
 
 def test_the_markdown_is_as_it_was(golden):

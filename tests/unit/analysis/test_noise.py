@@ -8,7 +8,7 @@ from support.records import HEALTH, can_of, example, row, whole
 from support.shown import frame
 
 from tputfind.analysis import notices
-from tputfind.analysis.answers import health, throughput_interval
+from tputfind.analysis.answers import health
 from tputfind.record.record import Timing
 
 OF_NOISE = {
@@ -318,15 +318,15 @@ def test_throttle_reasons_are_listed_in_one_fixed_order():
     assert notice.cause == "hardware slowdown and power brake and power limit and sync boost group"
 
 
-@pytest.mark.parametrize(("uuid", "told"), [("GPU-0", True), (None, False)])
-def test_health_is_missed_only_of_a_gpu(uuid, told):
+@pytest.mark.parametrize(("uuid", "told"), [("GPU-0", [(4, 8)]), (None, [])])
+def test_health_is_missed_only_of_a_gpu_and_its_columns_are_empty(uuid, told):
     bare = tuple(replace(timing, health=None) for timing in row(4, 5.0).timings)
-    record = example()
-    record = replace(
-        record, rows=(replace(row(4, 5.0), timings=bare),), environment=replace(record.environment, device_uuid=uuid)
-    )
+    rows = tuple(replace(row(size, 5.0), timings=bare) for size in (4, 8))
+    record = replace(example(), rows=rows, environment=replace(example().environment, device_uuid=uuid))
 
-    assert ("health_unknown" in [notice.kind for notice in notices.of(record)]) is told
+    assert [notice.batch_sizes for notice in notices.of(record) if notice.kind == "health_unknown"] == told
+    columns = ["sm_clock_mhz", "power_w", "energy_mj_per_sample", "throttled"]
+    assert frame([record])[columns].isna().all(axis=None)
 
 
 def test_a_moment_at_a_limit_is_no_throttling():
@@ -336,36 +336,8 @@ def test_a_moment_at_a_limit_is_no_throttling():
     assert health(record.rows[0]).throttled is False
 
 
-def test_gpu_without_health_has_empty_columns_and_one_notice():
-    bare = tuple(replace(timing, health=None) for timing in row(4, 5.0).timings)
-    rows = tuple(replace(row(size, 5.0), timings=bare) for size in (4, 8))
-    record = replace(example(), rows=rows)
-    (notice,) = [notice for notice in notices.of(record) if notice.kind == "health_unknown"]
-
-    assert notice.batch_sizes == (4, 8)
-    columns = ["sm_clock_mhz", "power_w", "energy_mj_per_sample", "throttled"]
-    assert frame([record])[columns].isna().all(axis=None)
-
-
-def test_energy_per_sample_is_power_times_time_over_samples():
-    one = health(row(4, 5.0))
-
-    assert one.power_w == pytest.approx(400)
-    assert one.energy_mj_per_sample == pytest.approx(400 * 0.5 / (100 * 4) * 1000)
-
-
 def test_energy_of_several_devices_is_unknown_from_the_power_of_one():
     record = replace(example(), spec=replace(example().spec, dtype="bf16", phase="train", parallel="ddp", gpus=2))
 
     assert frame([record])["energy_mj_per_sample"].isna().all()
     assert frame([example()])["energy_mj_per_sample"].notna().any()
-
-
-def test_the_interval_of_the_throughput_holds_it():
-    rng = random.Random(1)
-    timings = tuple(Timing(device_ms=tuple(quiet(rng))) for _ in range(3))
-    one = replace(row(4, 5.0), timings=timings)
-    interval = throughput_interval(one)
-
-    assert interval.low < one.samples_per_s < interval.high
-    assert interval.half_width < 0.01

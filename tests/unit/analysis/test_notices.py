@@ -96,40 +96,25 @@ def test_smaller_batches_out_of_memory_are_reported(size, kind, others, limit_by
 
 
 @pytest.mark.parametrize(
-    ("size", "steps", "others", "limit_bytes", "told"),
+    ("trial", "edge", "others", "told"),
     [
-        (9, 20, 0, None, True),
-        (9, 3, 0, None, False),  # no more than a trial
-        (9, 20, 0, GIB, False),  # under another limit
-        (4, 20, 0, None, False),  # smaller than the largest
-        (5, 20, 0, None, False),  # the largest itself
+        ({}, {}, 0, True),
+        ({"steps": 3}, {}, 0, False),  # no more than a trial
+        ({"memory_limit_bytes": GIB}, {}, 0, False),  # under another limit
+        ({"batch_size": 4}, {}, 0, False),  # smaller than the largest
+        ({"batch_size": 5}, {}, 0, False),  # the largest itself
+        ({}, {"limited_by": "latency"}, 0, False),
+        ({}, {"steady": False}, 0, False),
+        ({}, {}, 2**20, False),  # other processes held more memory when rows were timed
     ],
 )
-def test_larger_batch_that_fits_longer_than_a_trial_is_reported(size, steps, others, limit_bytes, told):
-    trial = Trial(batch_size=size, steps=steps, memory_of_others_bytes=others, memory_limit_bytes=limit_bytes)
-    record = replace(example(), trials=(*example().trials, trial))
+def test_larger_batch_that_fits_longer_than_a_trial_is_reported(trial, edge, others, told):
+    longer = Trial(**{"batch_size": 9, "steps": 20, "memory_of_others_bytes": 0} | trial)
+    record = example()
+    rows = tuple(replace(row, memory_of_others_bytes=others) for row in record.rows)
+    record = replace(record, trials=(*record.trials, longer), edge=replace(record.edge, **edge), rows=rows)
 
-    assert kinds(record).get("larger_batches_fit") == ((size,) if told else None)
-
-
-def lasted(**edge):
-    """Return a record with this edge in which batch 9 ran for 20 steps."""
-    trial = Trial(batch_size=9, steps=20, memory_of_others_bytes=0)
-    edge = replace(example().edge, **edge)
-    return replace(example(), trials=(*example().trials, trial), edge=edge)
-
-
-def test_larger_batch_is_reported_only_for_steady_memory_edge():
-    assert "larger_batches_fit" in kinds(lasted())
-    assert "larger_batches_fit" not in kinds(lasted(limited_by="latency"))
-    assert "larger_batches_fit" not in kinds(lasted(steady=False))
-
-
-def test_larger_batch_with_changed_memory_of_other_processes_is_not_reported():
-    record = lasted()
-    rows = [replace(row, memory_of_others_bytes=2**20) for row in record.rows]
-
-    assert "larger_batches_fit" not in kinds(replace(record, rows=tuple(rows)))
+    assert kinds(record).get("larger_batches_fit") == ((9,) if told else None)
 
 
 @pytest.mark.parametrize(("seen", "cause"), [((), "memory is fragmented"), (("grows",), "memory grows with each step")])
@@ -439,33 +424,24 @@ def test_error_of_timed_rows_is_one_notice_that_says_it_came_after_the_trial():
     assert failing(8) is None  # its trial failed
 
 
-def test_not_finite_value_is_loss_in_training_and_output_in_inference():
-    check = OutputCheck(result="not_finite")
-    one = replace(example(), rows=(replace(row(4, 5.0), output=check),))
-    training = replace(one, spec=replace(one.spec, phase="train", dtype="bf16"))
+@pytest.mark.parametrize(
+    ("phase", "dtype", "overflows"),
+    [
+        *(("train", "own", False), ("train", "bf16", False), ("train", "amp-fp16", True)),
+        *(("infer", "fp32", False), ("infer", "bf16", False), ("infer", "fp16", True), ("infer", "amp-fp16", True)),
+    ],
+)
+def test_not_finite_loss_or_output_blames_only_dtype_of_small_range(phase, dtype, overflows):
+    of_values = {"loss_not_finite", "output_not_finite", "output_unchecked"}
+    kind = "loss_not_finite" if phase == "train" else "output_not_finite"
+    one = replace(row(4, 5.0), output=OutputCheck(result="not_finite"))
+    record = replace(example(), rows=(one,), spec=replace(example().spec, phase=phase, dtype=dtype))
 
-    assert {"loss_not_finite", "output_not_finite"} & {*kinds(training)} == {"loss_not_finite"}
-    assert {"loss_not_finite", "output_not_finite"} & {*kinds(one)} == {"output_not_finite"}
-    for record in (training, one):
-        finite = replace(record, rows=(row(4, 5.0), replace(row(8, 5.0), output=None)))
-        assert not {"loss_not_finite", "output_not_finite", "output_unchecked"} & {*kinds(finite)}
-
-
-@pytest.mark.parametrize(("dtype", "overflows"), [("own", False), ("bf16", False), ("amp-fp16", True)])
-def test_not_finite_loss_blames_only_dtype_of_small_range(dtype, overflows):
-    one = replace(example(), rows=(replace(row(4, 5.0), output=OutputCheck(result="not_finite")),))
-    notice = told(replace(one, spec=replace(one.spec, phase="train", dtype=dtype)), "loss_not_finite")
-
-    assert notice.cause.startswith("training diverged, or ")
-    assert ("the dtype overflows" in notice.cause) is overflows
-
-
-@pytest.mark.parametrize(("dtype", "overflows"), [("fp32", False), ("bf16", False), ("fp16", True), ("amp-fp16", True)])
-def test_not_finite_output_blames_only_dtype_of_small_range(dtype, overflows):
-    one = replace(example(), rows=(replace(row(4, 5.0), output=OutputCheck(result="not_finite")),))
-    notice = told(replace(one, spec=replace(one.spec, dtype=dtype)), "output_not_finite")
-
-    assert ("the dtype overflows" in notice.cause) is overflows
+    assert of_values & {*kinds(record)} == {kind}
+    assert ("the dtype overflows" in told(record, kind).cause) is overflows
+    assert phase == "infer" or told(record, kind).cause.startswith("training diverged, or ")
+    finite = replace(record, rows=(row(4, 5.0), replace(row(8, 5.0), output=None)))
+    assert not of_values & {*kinds(finite)}
 
 
 def test_cut_short_rows_are_reported_with_their_fewest_batches():

@@ -34,6 +34,12 @@ def failed(**recipe: str):
     return replace(record, rows=rows, edge=None)
 
 
+def printed(records, width=100):
+    paper = io.StringIO()
+    print_report(records, Console(file=paper, width=width))
+    return paper.getvalue()
+
+
 def test_best_recipe_is_named_with_gain_over_eager_in_its_dtype():
     records = [
         measured(8.0, dtype="fp32"),
@@ -111,12 +117,6 @@ def test_smallest_batch_answer_is_omitted_if_redundant_or_not_in_all():
     )
 
 
-def test_gain_within_noise_is_marked_as_noise():
-    told = dict(recipes.answers([measured(1.0), measured(0.999, mode="compile")]))
-
-    assert told["By mode"] == "compile 1.00 times eager (within the noise)"
-
-
 def timed(*processes_ms: float, mode: str = "eager", batch_size: int = 8):
     """Return a record of a recipe with one row; each process has its own batch time."""
     timings = tuple(timing for ms in processes_ms for timing in row(batch_size, ms).timings)
@@ -128,32 +128,28 @@ def by_mode(*records):
     return dict(recipes.answers(records))["By mode"]
 
 
-def test_gain_is_reported_if_ratio_excludes_1_though_intervals_overlap():
+@pytest.mark.parametrize(
+    ("plain_ms", "compiled_ms", "batch_size", "told"),
+    [
+        ((1.0, 1.0, 1.0), (0.999, 0.999, 0.999), 8, "compile 1.00 times eager (within the noise)"),
+        ((0.99, 1.0, 1.01), (0.96, 0.97, 0.98), 8, "compile 1.03 times eager"),
+        ((0.99, 1.0, 1.01), (1.02, 1.03, 1.04), 8, "compile 0.97 times eager"),
+        ((0.99, 1.0, 1.01), (0.98, 0.99, 1.0), 8, "compile 1.01 times eager (within the noise)"),
+        ((0.99, 1.0, 1.01), (1.98, 2.0, 2.02), 16, "compile 1.00 times eager (within the noise)"),
+        ((1.0, 1.0), (0.9964, 0.9964), 8, "compile 1.004 times eager"),  # a certain difference never rounds to 1
+        ((1.0, 1.0), (1.004, 1.004), 8, "compile 0.996 times eager"),
+    ],
+)
+def test_gain_is_noise_if_the_interval_of_its_ratio_includes_1(plain_ms, compiled_ms, batch_size, told):
+    assert by_mode(timed(*plain_ms), timed(*compiled_ms, mode="compile", batch_size=batch_size)) == told
+
+
+def test_gain_is_no_noise_because_intervals_of_both_rates_overlap():
     plain, compiled = timed(0.99, 1.0, 1.01), timed(0.96, 0.97, 0.98, mode="compile")
     here, there = (throughput_interval(record.rows[0]) for record in (compiled, plain))
 
     assert here.low < there.high
-    assert by_mode(plain, compiled) == "compile 1.03 times eager"
-    assert by_mode(plain, timed(1.02, 1.03, 1.04, mode="compile")) == "compile 0.97 times eager"
-
-
-def test_gain_is_noise_if_ratio_interval_includes_1():
-    compiled = timed(0.98, 0.99, 1.0, mode="compile")
-
-    told = by_mode(timed(0.99, 1.0, 1.01), compiled)
-
-    assert told == "compile 1.01 times eager (within the noise)"
-
-
-def test_the_ratio_is_of_samples_and_not_of_batches():
-    told = by_mode(timed(0.99, 1.0, 1.01), timed(1.98, 2.0, 2.02, mode="compile", batch_size=16))
-
-    assert told == "compile 1.00 times eager (within the noise)"
-
-
-def test_significant_difference_never_rounds_to_1():
-    assert by_mode(timed(1.0, 1.0), timed(0.9964, 0.9964, mode="compile")) == "compile 1.004 times eager"
-    assert by_mode(timed(1.0, 1.0), timed(1.004, 1.004, mode="compile")) == "compile 0.996 times eager"
+    assert "noise" not in by_mode(plain, compiled)
 
 
 def test_processes_that_differ_without_measure_are_noise():
@@ -181,11 +177,9 @@ def test_recipes_without_timed_rows_have_no_answers():
 
 def test_report_shows_recipes_side_by_side_including_failed_ones():
     records = [measured(4.0), measured(2.0, mode="compile"), failed(mode="cudagraph")]
-    paper = io.StringIO()
 
-    print_report(records, Console(file=paper, width=80))
+    shown = printed(records, width=80)
 
-    shown = paper.getvalue()
     assert "resnet50 in 3 recipes" in shown
     assert any("cudagraph" in line and "unsupported" in line for line in shown.splitlines())
     assert "model = torch.compile(model, dynamic=False)" in shown
@@ -229,12 +223,6 @@ def throughput_and_latency():
         under_slo(5.0, 3.0, 8.0, mode="compile"),
         under_slo(5.0, 1.0, 9.0, mode="cudagraph"),
     ]
-
-
-def printed(records, width=100):
-    paper = io.StringIO()
-    print_report(records, Console(file=paper, width=width))
-    return paper.getvalue()
 
 
 def test_best_recipe_with_slo_is_the_fastest_within_the_slo():
