@@ -33,3 +33,42 @@ def busy_ms(served: Served) -> float:
 def batches_by_size(served: Served) -> list[int]:
     """Return the number of batches of each size."""
     return np.bincount(served.batches[:, 1].astype(np.int64)).tolist()
+
+
+def followed(times, counts, devices, *, whole):
+    """Simulate a shared queue event by event, independently of the engine.
+
+    ``devices`` are the largest batch of each device, and a function from a batch size to its time in ms. The queue is a
+    plain list of items: requests that stay ``whole``, or samples. At each event every idle device takes the first items
+    that fit; the device that has been idle for longest goes first.
+
+    Returns the answer time of each request, and the device that answered it.
+    """
+    queue, idle = [], list(range(len(devices)))
+    free, running = [0.0] * len(devices), [None] * len(devices)
+    left, done, served_by = list(counts), [0.0] * len(times), [-1] * len(times)
+    came, now = 0, 0.0
+    while came < len(times) or queue or any(running):
+        for device in sorted(range(len(devices)), key=free.__getitem__):
+            if running[device] is not None and free[device] <= now:
+                for request, samples in running[device]:
+                    left[request] -= samples
+                    if left[request] == 0:
+                        done[request], served_by[request] = free[device], device
+                running[device] = None
+                idle.append(device)
+        while came < len(times) and times[came] <= now:
+            queue.extend([(came, counts[came])] if whole else [(came, 1)] * counts[came])
+            came += 1
+        while idle and queue:
+            device, fitting = idle.pop(0), 0
+            cap, batch_ms = devices[device]
+            while fitting < len(queue) and sum(samples for _, samples in queue[: fitting + 1]) <= cap:
+                fitting += 1
+            running[device] = queue[:fitting]
+            free[device] = now + batch_ms(sum(samples for _, samples in queue[:fitting]))
+            del queue[:fitting]
+        events = [end for end, batch in zip(free, running, strict=True) if batch is not None]
+        events += [times[came]] if came < len(times) else []
+        now = min((event for event in events if event > now), default=now)
+    return done, served_by

@@ -1,15 +1,14 @@
 """Fleets of two kinds of devices: the engine against another simulation, and the search for the cheapest mix."""
 
-import heapq
 import itertools
 import math
-from collections import deque
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.queues import followed
 from support.records import timed_record
 
 from tputfind.record.record import Record
@@ -30,50 +29,22 @@ def simulated(kinds: list[Kind], rate_per_s: float, seed: int = 0, target_ms: fl
     return simulate(fleet, Goal(target_ms, 99.0), Effort(100_000, 1_500_000, 0.02, 0.02), (seed,))
 
 
-def event_by_event(times, kind_of, caps, batch_ms):
-    """Simulate a shared queue event by event, independently of the tool.
-
-    A device that ends its batch takes waiting requests, or joins the end of the line of idle devices. An arriving
-    request goes to the head of that line.
-    """
-    events = [(came, 1, number, -1) for number, came in enumerate(times)]
-    heapq.heapify(events)
-    idle, queue = deque(range(len(kind_of))), deque()
-    done, served_by = [0.0] * len(times), [-1] * len(times)
-
-    def begin(device: int, now: float) -> None:
-        kind = kind_of[device]
-        batch = [queue.popleft() for _ in range(min(len(queue), caps[kind]))]
-        end = now + batch_ms[kind](len(batch))
-        for request in batch:
-            done[request], served_by[request] = end, device
-        heapq.heappush(events, (end, 0, device, device))
-
-    while events:
-        now, came, number, device = heapq.heappop(events)
-        if came:
-            queue.append(number)
-            if idle:
-                begin(idle.popleft(), now)
-        elif queue:
-            begin(device, now)
-        else:
-            idle.append(device)
-    return done, served_by
-
-
 gaps_ms = st.integers(0, 150).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
 arrivals = st.lists(gaps_ms, min_size=1, max_size=80).map(lambda gaps: list(itertools.accumulate(gaps)))
+
+
+def parts(fast: int, fast_cap: int, slow: int, slow_cap: int):
+    """Return the devices of a mix for the independent simulation."""
+    return [(fast_cap, lambda size: 0.5 * size + 5)] * fast + [(slow_cap, lambda size: 1.5 * size + 8)] * slow
 
 
 @given(arrivals, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
 def test_mix_answers_requests_like_event_by_event_simulation(times, fast, slow, fast_cap, slow_cap):
     kinds = [Kind(fast, fast_cap, FAST), Kind(slow, slow_cap, SLOW)]
-    batch_ms = (lambda size: 0.5 * size + 5, lambda size: 1.5 * max(size, 1) + 8)
 
     served = serve(np.array(times), None, kinds, Server(), free_ms=[0.0] * (fast + slow), seed=(0,))
 
-    done, _ = event_by_event(times, [0] * fast + [1] * slow, (fast_cap, slow_cap), batch_ms)
+    done, _ = followed(times, [1] * len(times), parts(fast, fast_cap, slow, slow_cap), whole=True)
     assert served.done_ms == pytest.approx(np.array(done))
 
 
@@ -82,7 +53,7 @@ def test_a_long_stream_comes_to_the_latencies_of_an_independent_simulation():
 
     drawn = np.random.default_rng(12345)
     times = np.cumsum(drawn.exponential(1 / 4.8, 60_000)).tolist()
-    done, served_by = event_by_event(times, [0] * 3 + [1] * 4, (16, 8), (lambda n: 0.5 * n + 5, lambda n: 1.5 * n + 8))
+    done, served_by = followed(times, [1] * len(times), parts(3, 16, 4, 8), whole=True)
     latency_ms = np.array(done[6000:]) - np.array(times[6000:])
     for percent, ours_ms in ((50, found.outcome.p50_ms), (99, found.outcome.p99_ms)):
         assert ours_ms == pytest.approx(np.percentile(latency_ms, percent), rel=0.03)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.queues import batches_by_size, busy_ms
+from support.queues import batches_by_size, busy_ms, followed
 from support.records import example
 
 from tputfind.errors import BadRequest, NoPlan
@@ -54,42 +54,6 @@ requests = arrivals.flatmap(
 devices = st.integers(1, 4)
 
 
-def followed(times, counts, devices, cap, *, whole):
-    """Simulate a queue event by event, independently of the engine; return the answer time of each request.
-
-    The queue is a plain list of items. At each event every idle device takes the first items that fit; the device that
-    has been idle for longest goes first.
-    """
-    queue, idle = [], list(range(devices))
-    free, running = [0.0] * devices, [None] * devices
-    left, done = list(counts), [0.0] * len(times)
-    coming = list(range(len(times)))
-    now = 0.0
-    while coming or queue or any(running):
-        for device in sorted(range(devices), key=lambda one: free[one]):
-            if running[device] is not None and free[device] <= now:
-                for request, samples in running[device]:
-                    left[request] -= samples
-                    if left[request] == 0:
-                        done[request] = free[device]
-                running[device] = None
-                idle.append(device)
-        while coming and times[coming[0]] <= now:
-            request = coming.pop(0)
-            queue.extend([(request, counts[request])] if whole else [(request, 1)] * counts[request])
-        while idle and queue:
-            device, fitting = idle.pop(0), 0
-            while fitting < len(queue) and sum(samples for _, samples in queue[: fitting + 1]) <= cap:
-                fitting += 1
-            running[device] = queue[:fitting]
-            free[device] = now + 5 + 0.5 * sum(samples for _, samples in queue[:fitting])
-            del queue[:fitting]
-        events = [end for end, batch in zip(free, running, strict=True) if batch is not None]
-        events += [times[coming[0]]] if coming else []
-        now = min((event for event in events if event > now), default=now)
-    return done
-
-
 @pytest.mark.parametrize("whole", [True, False])
 @given(requests, devices)
 def test_requests_are_served_as_a_plain_account_of_events_has_them(whole, asked, device_count):
@@ -98,7 +62,8 @@ def test_requests_are_served_as_a_plain_account_of_events_has_them(whole, asked,
     kinds, free = [Kind(device_count, cap, LINE)], [0.0] * device_count
     served = serve(np.array(times), np.array(counts), kinds, server, free_ms=free, seed=(0,))
 
-    assert served.done_ms == pytest.approx(followed(times, counts, device_count, cap, whole=whole))
+    done, _ = followed(times, counts, [(cap, lambda samples: 5 + 0.5 * samples)] * device_count, whole=whole)
+    assert served.done_ms == pytest.approx(done)
 
 
 @given(requests, devices, st.sampled_from(["greedy", "triton", "mosec", "litserve", "ray"]), st.data())
