@@ -84,12 +84,6 @@ def test_smaller_failing_and_larger_fitting_batches_are_tried_and_reported():
     assert told["larger_batches_fit"] == ((LARGER,), f"batch {LARGER} ran 20 steps, though 1664 ran out of memory")
 
 
-def test_a_larger_batch_lasts_as_long_as_answers_are_soaked_for():
-    _, asked = looked(SMALLER, soak=50)
-
-    assert asked[-1] == (LARGER, TRIAL_STEPS + 50)
-
-
 def test_larger_batch_is_not_tried_if_smaller_forecast_was_wrong():
     record, asked = looked()
 
@@ -119,25 +113,20 @@ def test_slow_steps_prevent_trials_around_edge_but_forecast_is_reported():
     assert looked(SMALLER, taken=at_edge(2100.0), max_seconds=None, batches=None, thorough=True)[1]
 
 
-def test_larger_batch_does_not_run_longer_than_a_row():
-    _, asked = looked(SMALLER, step_ms=4000.0, max_seconds=60.0)
-
-    assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)]
-
-
 @pytest.mark.parametrize(
-    ("edge", "options"),
+    ("options", "asked"),
     [
-        (replace(EDGE, limited_by="latency"), {}),
-        (replace(EDGE, largest_batch=0, fails_at=1), {}),
-        (replace(EDGE, largest_batch=1600, fails_at=1601), {}),  # rows failed though trials passed
-        (EDGE, {"search": "bisect"}),
+        ({"soak": 50}, [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS), (LARGER, TRIAL_STEPS + 50)]),
+        ({"step_ms": 4000.0, "max_seconds": 60.0}, [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)]),  # as a row does
+        # No forecast explains these edges.
+        ({"edge": replace(EDGE, limited_by="latency")}, []),
+        ({"edge": replace(EDGE, largest_batch=0, fails_at=1)}, []),
+        ({"edge": replace(EDGE, largest_batch=1600, fails_at=1601)}, []),  # rows failed though trials passed
+        ({"search": "bisect"}, []),
     ],
 )
-def test_unexplained_edge_gets_no_trials_around_it(edge, options):
-    _, asked = looked(SMALLER, edge=edge, **options)
-
-    assert asked == []
+def test_larger_batch_lasts_as_long_as_soaks_or_rows_at_explained_edges(options, asked):
+    assert looked(SMALLER, **options)[1] == asked
 
 
 class Timer:
