@@ -44,21 +44,16 @@ def test_reach_of_an_accumulated_record_repeats_its_steps():
 
 
 def test_row_without_room_for_gradients_is_not_accumulated():
+    """Room ends at the memory limit, or at the highest peak of a search; the peaks of the rows are 64 and 128 MiB."""
     weights = {"float32": 60 * MIB}
     rows = [msgspec.structs.replace(each, parameter_bytes=weights) for each in (row(32, 40.0), row(64, 60.0))]
-    found = record(*rows, memory_limit_bytes=124 * MIB)  # their peaks are 64 and 128 MiB
-
-    assert reach(found, 128).row.batch_size == 32
-    assert reach(found, 64).row.batch_size == 64
-
-
-def test_room_for_gradients_ends_at_the_highest_peak_of_a_search():
-    weights = {"float32": 60 * MIB}
-    rows = [msgspec.structs.replace(each, parameter_bytes=weights) for each in (row(32, 40.0), row(64, 60.0))]
+    limited = record(*rows, memory_limit_bytes=124 * MIB)
     edge = Edge(largest_batch=64, limited_by="memory", fails_at=65)
-
-    assert reach(msgspec.structs.replace(record(*rows), edge=edge), 128).row.batch_size == 32
     trained = [msgspec.structs.replace(each, gradient_bytes=0) for each in rows]
+
+    assert reach(limited, 128).row.batch_size == 32
+    assert reach(limited, 64).row.batch_size == 64
+    assert reach(msgspec.structs.replace(record(*rows), edge=edge), 128).row.batch_size == 32
     assert reach(msgspec.structs.replace(record(*trained), edge=edge), 128).row.batch_size == 64
 
 

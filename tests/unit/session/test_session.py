@@ -517,46 +517,35 @@ def going_on(oracle, *, taken=(), **options):
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "taken", "options"),
+    ("batch_size", "taken", "options", "goes_on"),
     [
-        (11, [(5, True)], {"max_batch": 11}),
-        (11, [(5, True), (12, False)], {}),
-        (9, [(6, True), (12, False)], {"granularity": 3}),
-        (8, [(5, True), (12, False)], {}),
-        (1, [], {}),
-        (11, [(5, True), (12, False)], {"budget_s": 60.0}),
-        (1, [], {"budget_s": 60.0}),
+        (11, [(5, True)], {"max_batch": 11}, True),
+        (11, [(5, True), (12, False)], {}, True),
+        (9, [(6, True), (12, False)], {"granularity": 3}, True),
+        (8, [(5, True), (12, False)], {}, True),
+        (1, [], {}, True),
+        (11, [(5, True), (12, False)], {"budget_s": 60.0}, True),
+        (1, [], {"budget_s": 60.0}, True),
+        (11, [(5, True)], {}, False),
+        (11, [(5, True), (13, False)], {}, False),
+        (11, [(5, True), (12, False)], {"budget_s": 5.0}, False),
+        (8, [(5, True), (12, False)], {"budget_s": 60.0}, False),
     ],
 )
-def test_trial_continues_as_the_due_row_if_it_fits(batch_size, taken, options):
-    oracle = GoingOn()
-    session = going_on(oracle, taken=taken, **options)
-
-    assert session.try_to_time(batch_size) is None
-    assert session.time_alone(batch_size) is None  # asking a process would fail with this oracle
-
-    assert (oracle.went_on, oracle.asked) == ([batch_size], [])
-    assert session.row(batch_size).failure is None
-    assert session.record.trials[-1].batch_size == batch_size
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "taken", "options"),
-    [
-        (11, [(5, True)], {}),
-        (11, [(5, True), (13, False)], {}),
-        (11, [(5, True), (12, False)], {"budget_s": 5.0}),
-        (8, [(5, True), (12, False)], {"budget_s": 60.0}),
-    ],
-)
-def test_trial_ends_its_process_without_due_or_affordable_row(batch_size, taken, options):
+def test_trial_continues_as_its_row_if_that_is_due_and_affordable(batch_size, taken, options, goes_on):
     oracle = GoingOn()
     session = going_on(oracle, taken=taken, **options)
 
     assert session.try_to_time(batch_size) is None
 
-    assert (oracle.went_on, oracle.asked) == ([], [(batch_size, TRIAL_STEPS)])
-    assert session.row(batch_size) is None
+    if goes_on:
+        assert session.time_alone(batch_size) is None  # asking a process would fail with this oracle
+        assert (oracle.went_on, oracle.asked) == ([batch_size], [])
+        assert session.row(batch_size).failure is None
+        assert session.record.trials[-1].batch_size == batch_size
+    else:
+        assert (oracle.went_on, oracle.asked) == ([], [(batch_size, TRIAL_STEPS)])
+        assert session.row(batch_size) is None
 
 
 def test_a_trial_that_goes_on_too_slowly_is_left_without_a_row():
