@@ -83,7 +83,6 @@ def test_plans_of_different_models_keep_record_order_and_add_up():
     assert [[plan.device_name for plan in plans] for plans in found.models] == [["Fast", "Slow"], ["Fast"]]
     assert [plan.model for plan in found.plans] == ["resnet50", "resnet50", "vit_b_16"]
     both = together(found)
-    assert both is not None
     assert both.devices == found.plans[0].outcome.devices + found.plans[2].outcome.devices
     assert both.cost_per_hour is None
 
@@ -106,7 +105,6 @@ def test_costs_of_different_models_add_up_in_one_currency():
     found = answers([FAST, other()], DEMAND, [price("fast", 2.0)])
     both = together(found)
 
-    assert both is not None
     assert both.cost_per_hour == pytest.approx(2.0 * both.devices)
     assert both.currency == "EUR"
 

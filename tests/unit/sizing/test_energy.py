@@ -33,9 +33,7 @@ def ran(devices: int, cap: int, rate_per_s: float, service: ServiceTimes = LINE,
 
 
 def computing(one: Simulated) -> Computing:
-    found = METERED.computing(one.sizes[0], one.lasts_ms)
-    assert found is not None
-    return found
+    return METERED.computing(one.sizes[0], one.lasts_ms)
 
 
 @given(st.integers(1, 16))
@@ -80,9 +78,7 @@ def test_while_the_server_adds_its_own_time_the_device_does_not_compute():
 
 
 def energy(one: Simulated, power: Power = METERED) -> Energy:
-    found = energy_of(power, one, 1.0)
-    assert found is not None
-    return found
+    return energy_of(power, one, 1.0)
 
 
 def test_power_is_bounded_by_idle_power_of_zero_or_row_minimum():
@@ -122,12 +118,10 @@ METERED_RECORDS = [record for path in METERED_PATHS for record in load_records(p
 def test_energy_per_sample_matches_the_table_of_its_record(record):
     power = power_of(record)
 
-    assert power is not None
     told = [one for one in record.rows if one.failure is None]
     assert sorted(power.measured) == [one.batch_size for one in told]
     for one in told:
         seen = health(one)
-        assert seen is not None
         mj = 1000 * power.of(one.batch_size).energy_j / one.batch_size
         assert mj == pytest.approx(seen.energy_mj_per_sample)
 
@@ -149,7 +143,6 @@ def wanted(**more: object) -> Demand:
 def test_plan_shows_its_power_and_energy():
     found = plan(rows_of(1, 4, 16), wanted())
 
-    assert found.energy is not None
     words = dict([*size_answers.summary(found), *size_answers.details(found)])
     assert [label for label in words if label in ("Power", "Energy")] == ["Power", "Energy"]
     assert "computing takes 400 W a device" in words["Power"]
@@ -161,7 +154,6 @@ def test_energy_is_of_samples_if_requests_have_several():
     """A busy device draws 400 W: with 4 samples a request, a million samples take the same energy as before."""
     found = plan(rows_of(1, 4, 16), wanted(samples_per_request=4))
 
-    assert found.energy is not None
     assert found.energy.kwh_per_million_high == pytest.approx(found.energy.high_w / found.samples_per_s / 3.6)
 
 
@@ -178,5 +170,4 @@ def test_failed_rows_and_rows_without_power_are_left_out():
     one = replace(record, rows=(*without_power(record).rows[:1], record.rows[1], failed))
 
     power = power_of(one)
-    assert power is not None
     assert list(power.measured) == [4]

@@ -135,7 +135,6 @@ def test_plan_uses_logged_overheads_and_its_range_their_uncertainty(record):
     logs = [log(record, HALF, 4000, 2)]
     (found,) = answers([record], asked(), logs=logs).plans
 
-    assert found.observed is not None
     assert found.demand.overhead_per_batch_ms == found.observed.per_batch.value_ms > 0
     assert found.fewest <= found.outcome.devices <= found.most
     assert "copies" not in [notice.kind for notice in found.notices]

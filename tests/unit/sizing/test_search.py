@@ -108,7 +108,6 @@ def test_least_number_from_500_devices_is_within_four_per_thousand(simulated, nu
     devices = search.least().devices
 
     fewer = search.fewer(devices)
-    assert fewer is not None
     assert fewer.devices < number <= devices
     assert devices - fewer.devices <= devices // 250
     assert fewer.verdict == "misses"
@@ -135,7 +134,6 @@ def test_search_begins_with_the_devices_that_the_throughput_takes(simulated):
 
     assert simulations.tried() == [3]
     assert found.outcome.devices == 3
-    assert found.fewer is not None
     assert (found.fewer.batch_cap, found.fewer.utilization > 1) == (2, True)
 
 
@@ -239,7 +237,6 @@ def test_undecided_fleets_do_not_count_as_meeting_and_count_in_the_range(simulat
     found = plan(record(), wanted())
 
     assert (found.outcome.devices, found.fewest) == (5, 3)
-    assert found.fewer is not None
     assert (found.fewer.verdict, found.fewer_fails) == ("undecided", False)
 
 
