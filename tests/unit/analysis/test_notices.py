@@ -30,21 +30,20 @@ def beside(record, *held: int):
     return replace(record, trials=trials, rows=rows)
 
 
-def test_constant_memory_of_other_processes_gives_one_notice():
-    record = with_environment(beside(example(), 30 * GIB), memory_of_others_bytes=30 * GIB)
+@pytest.mark.parametrize(
+    ("held", "kind", "seen", "advice"),
+    [
+        ([30 * GIB], "memory_of_others", "30.0 GiB", "--strict"),
+        ([0, 20 * GIB], "memory_of_others_changed", "0 MiB to 20.0 GiB", ""),
+    ],
+)
+def test_memory_of_other_processes_gives_one_notice(held, kind, seen, advice):
+    record = with_environment(beside(example(), *held), memory_of_others_bytes=held[0])
 
     (notice,) = [notice for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
-    assert notice.kind == "memory_of_others"
-    assert "30.0 GiB" in notice.seen
-    assert "--strict" in notice.advice
-
-
-def test_changed_memory_of_other_processes_is_reported_with_both_ends():
-    record = with_environment(beside(example(), 0, 20 * GIB), memory_of_others_bytes=0)
-
-    (notice,) = [notice for notice in notices.of(record) if notice.kind.startswith("memory_of_others")]
-    assert notice.kind == "memory_of_others_changed"
-    assert "0 MiB to 20.0 GiB" in notice.seen
+    assert notice.kind == kind
+    assert seen in notice.seen
+    assert advice in notice.advice
 
 
 def test_every_failure_kind_except_out_of_memory_is_reported_with_advice():

@@ -47,13 +47,6 @@ def test_timing_line_names_remaining_rows_or_reason_for_another_process():
     assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3: this row may decide the answer"
 
 
-def test_verdict_on_a_batch_over_the_latency_limit_is_too_slow():
-    slow = Trial(batch_size=606, step_ms=1372.3)
-
-    assert progress.verdict(slow, "latency") == "fits but is too slow: 1372 ms a step"
-    assert progress.verdict(slow, None) == "fits"
-
-
 @pytest.mark.parametrize(
     ("kind", "message", "said"),
     [
@@ -64,24 +57,18 @@ def test_verdict_on_a_batch_over_the_latency_limit_is_too_slow():
         ("error", "ValueError: mine", "fails: ValueError: mine"),
     ],
 )
-def test_verdict_on_a_batch_that_fails_without_a_limit_is_not_its_size(kind, message, said):
-    failed = Trial(batch_size=8, failure=Failure(kind=kind, message=message))
+def test_verdict_on_a_batch_names_its_failure_or_the_limit_of_latency(kind, message, said):
+    slow = Trial(batch_size=606, step_ms=1372.3)
 
-    assert progress.verdict(failed, None) == said
+    assert progress.verdict(Trial(batch_size=8, failure=Failure(kind=kind, message=message)), None) == said
+    assert progress.verdict(slow, "latency") == "fits but is too slow: 1372 ms a step"
+    assert progress.verdict(slow, None) == "fits"
 
 
 def test_estimate_of_rows_takes_the_seconds_that_their_processes_took():
     assert expectations.seconds_of_rows(run_of(*rows(2, 1, 2, 4)), [1, 2, 4], 2) == 6.0
-
-
-def test_estimate_of_rows_includes_the_least_processes_of_answers():
     assert expectations.seconds_of_rows(run_of(*rows(1, 1, 2, 4)), [1, 2, 4], 1) == 12.0  # this process and a third
-
-
-def test_estimate_of_the_first_rows_grows_with_the_rows_to_follow():
-    run = run_of()
-
-    assert expectations.seconds_of_rows(run, [1, 2, 4]) > expectations.seconds_of_rows(run, [1]) > 0
+    assert expectations.seconds_of_rows(run_of(), [1, 2, 4]) > expectations.seconds_of_rows(run_of(), [1]) > 0
 
 
 EXACT = {"batches": 10, "processes": 1, "warmup": 5}
