@@ -5,8 +5,13 @@ import math
 from math import factorial
 
 import numpy as np
+from hypothesis import strategies as st
 
 from tputfind.sizing.engine.serving import Served
+
+# No request arrives exactly at another event: the order is then random in a server too.
+_gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
+arrival_lists = st.lists(_gaps_ms, min_size=1, max_size=60).map(lambda gaps: list(itertools.accumulate(gaps)))
 
 
 def refused_of_constant(load: float, places: int) -> float:

@@ -1,6 +1,5 @@
 """The event engine: invariants of any server, closed forms, real servers' batches, and the fast path."""
 
-import itertools
 import math
 import sys
 from math import factorial, inf
@@ -11,7 +10,7 @@ import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from support.folders import BENCHMARKS, RESULTS, record_path
-from support.queues import batches_by_size, busy_ms, refused_of_constant
+from support.queues import arrival_lists, batches_by_size, busy_ms, refused_of_constant
 
 from tputfind.record.files import load_record, load_records
 from tputfind.sizing.engine.events import Routing
@@ -32,9 +31,7 @@ BATCHERS: list[Batcher] = list(PROFILES)
 LONG = Effort(600_000, 4_000_000)
 POISSON = Traffic()
 
-# No request arrives exactly at the end of a window: the order is then random in a server too.
-gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
-arrivals = st.lists(gaps_ms, min_size=1, max_size=60).map(lambda gaps: np.array(list(itertools.accumulate(gaps))))
+arrivals = arrival_lists.map(np.array)
 together = st.lists(st.integers(0, 3), min_size=1, max_size=60).map(lambda gaps: 1.0 + np.cumsum(gaps))
 """Arrival times with many ties, as in bursts."""
 counts, caps, limits = st.integers(1, 4), st.integers(1, 8), st.integers(1, 6)

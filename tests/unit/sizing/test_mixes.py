@@ -1,14 +1,13 @@
 """Fleets of two kinds of devices: the engine against another simulation, and the search for the cheapest mix."""
 
 import itertools
-import math
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.queues import followed
+from support.queues import arrival_lists, followed
 from support.records import timed_record
 
 from tputfind.record.record import Record
@@ -29,16 +28,12 @@ def simulated(kinds: list[Kind], rate_per_s: float, seed: int = 0, target_ms: fl
     return simulate(fleet, Goal(target_ms, 99.0), Effort(100_000, 1_500_000, 0.02, 0.02), (seed,))
 
 
-gaps_ms = st.integers(0, 150).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
-arrivals = st.lists(gaps_ms, min_size=1, max_size=80).map(lambda gaps: list(itertools.accumulate(gaps)))
-
-
 def parts(fast: int, fast_cap: int, slow: int, slow_cap: int):
     """Return the devices of a mix for the independent simulation."""
     return [(fast_cap, lambda size: 0.5 * size + 5)] * fast + [(slow_cap, lambda size: 1.5 * size + 8)] * slow
 
 
-@given(arrivals, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
+@given(arrival_lists, st.integers(1, 3), st.integers(1, 3), st.integers(1, 6), st.integers(1, 6))
 def test_mix_answers_requests_like_event_by_event_simulation(times, fast, slow, fast_cap, slow_cap):
     kinds = [Kind(fast, fast_cap, FAST), Kind(slow, slow_cap, SLOW)]
 

@@ -1,6 +1,5 @@
 """Requests of several samples: simulated like a plain event list, and planned for."""
 
-import itertools
 import math
 
 import msgspec
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.queues import batches_by_size, busy_ms, followed
+from support.queues import arrival_lists, batches_by_size, busy_ms, followed
 from support.records import example
 
 from tputfind.errors import BadRequest, NoPlan
@@ -43,10 +42,7 @@ def record() -> Record:
     return replace(example(), rows=rows, notices=())
 
 
-# No request arrives exactly at another event: the order is then random in a server too.
-gaps_ms = st.integers(0, 200).map(lambda tenths: tenths / 10 + math.sqrt(2) / 1000)
-arrivals = st.lists(gaps_ms, min_size=1, max_size=40).map(lambda gaps: list(itertools.accumulate(gaps)))
-requests = arrivals.flatmap(
+requests = arrival_lists.flatmap(
     lambda times: st.tuples(
         st.just(times), st.lists(st.integers(1, 5), min_size=len(times), max_size=len(times)), st.integers(5, 12)
     )
