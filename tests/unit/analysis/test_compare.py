@@ -111,24 +111,25 @@ def test_number_of_gpus_and_their_names_are_the_same_job():
         compare(two, on(device="cuda:0,cuda:1,cuda:2"))
 
 
-def test_compare_model_in_other_checkout_is_same_and_changes_are_reported():
+@pytest.mark.parametrize(
+    ("before", "after", "name", "differs"),
+    [
+        (
+            "/a/mine.py:factory",
+            "/b/c/mine.py:factory",
+            "mine.py:factory",
+            "the file that the model or its weights are made by",
+        ),
+        ("Net (live)", "Net (live)", "Net (live)", "the bytes of the live object"),
+    ],
+)
+def test_compare_model_in_other_checkout_is_same_and_changes_are_reported(before, after, name, differs):
     old = record(steady(8, 20), source_sha256="a")
-    here, there = (replace(old.spec, model=f"{folder}/mine.py:factory") for folder in ("/a", "/b/c"))
+    here, there = (replace(old.spec, model=model) for model in (before, after))
 
     found = compare(replace(old, spec=here), replace(old, spec=there, source_sha256="b"))
 
-    assert (found.model, found.verdict) == ("mine.py:factory", "same")
-    assert found.differs == ("the file that the model or its weights are made by",)
-
-
-def test_compare_changed_bytes_of_live_object_are_reported():
-    old = record(steady(8, 20), source_sha256="a")
-    live = replace(old.spec, model="Net (live)")
-
-    found = compare(replace(old, spec=live), replace(old, spec=live, source_sha256="b"))
-
-    assert (found.model, found.verdict) == ("Net (live)", "same")
-    assert found.differs == ("the bytes of the live object",)
+    assert (found.model, found.verdict, found.differs) == (name, "same", (differs,))
 
 
 def test_compare_other_mode_layout_or_version_is_reported():

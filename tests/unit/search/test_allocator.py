@@ -161,11 +161,6 @@ def test_refused_request_keeps_live_blocks_and_fails_with_empty_cache_too(steps,
                 assert reserved + segment_bytes(-(-step // 512) * 512) > limit
 
 
-@runs()
-def test_the_same_requests_give_the_same_addresses(steps, kind, limit):
-    assert Process(limit, **kind).run(steps).history == Process(limit, **kind).run(steps).history
-
-
 @runs(kinds=KINDS[:2])  # a cap counts the whole request rather than the growth of a segment
 def test_limit_caps_the_peak_and_has_no_effect_above_it(steps, kind, limit):
     free, limited = Process(**kind).run(steps), Process(limit, **kind).run(steps)

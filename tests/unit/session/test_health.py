@@ -43,13 +43,6 @@ def test_a_card_below_its_power_limit_is_seen_at_its_highest_clock():
     assert 400 < health.power_w < 520
 
 
-def test_power_is_the_rise_of_the_energy_counter_over_the_time():
-    ends, within = recorded("mobilenet_v3_large")
-    joules = (ends.end.energy_mj - ends.begin.energy_mj) / 1000
-
-    assert summarise(ends, within, 1980).power_w == pytest.approx(joules / (ends.end.at_s - ends.begin.at_s))
-
-
 def moments(*, seconds: float, rest_s: float = 0.0) -> tuple[Ends, list[Reading]]:
     """Return readings every 0.05 s of a window at 500 W; the readings lag and show 120 W for ``rest_s``."""
     ends, _ = recorded("mobilenet_v3_large")

@@ -51,10 +51,6 @@ def test_noisy_size_raises_larger_sizes_by_its_fraction_of_samples():
     assert [service.curve_ms(size)[-1] for size in (2, 4, 8)] == [pytest.approx(14 / 3)] * 3
 
 
-def test_pooled_sizes_are_weighted_by_their_samples():
-    assert ServiceTimes({1: [4.0] * 30, 2: [2.0] * 10}).mean_ms(1) == pytest.approx(3.5)
-
-
 @pytest.mark.parametrize(
     ("enqueue_ms", "low", "high"), [(1.0, 0.005, 0.02), (4.5, 0.1, 0.4)], ids=["device-bound", "host-bound"]
 )

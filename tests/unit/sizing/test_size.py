@@ -203,19 +203,15 @@ def test_padded_batch_takes_as_long_as_the_next_measured_size(fields):
     assert padded.mean_ms(between) == padded.mean_ms(sizes[-1])
 
 
-def test_batches_of_whole_requests_that_nearly_fill_the_cap_fill_it():
-    found = plan(record(slope_ms=0.01, largest=64), wanted(50_000, 100.0, batcher="triton", samples_per_request="3"))
+@pytest.mark.parametrize(
+    ("largest", "given"),
+    [(8, {}), (64, {"batcher": "triton", "samples_per_request": "3"})],  # whole requests nearly fill the cap
+)
+def test_batch_cap_that_is_filled_and_the_largest_measured_is_reported(largest, given):
+    found = plan(record(slope_ms=0.01, largest=largest), wanted(50_000, 100.0, **given))
 
-    assert found.outcome.batch_cap == 64
+    assert found.outcome.batch_cap == largest
     assert "largest_measured" in [notice.kind for notice in found.notices]
-
-
-def test_batch_cap_never_exceeds_largest_measured_and_is_reported():
-    found = plan(record(slope_ms=0.01, largest=8), wanted(50_000, 100.0))
-
-    assert found.outcome.batch_cap == 8
-    assert "largest_measured" in [notice.kind for notice in found.notices]
-    assert plan(record(), wanted(20_000, 100.0, max_batch_size=16)).outcome.batch_cap <= 16
 
 
 def test_cap_between_measured_sizes_is_as_good_as_measured():
