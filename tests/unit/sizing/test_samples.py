@@ -233,12 +233,6 @@ def test_if_all_requests_are_large_no_smaller_batch_is_missing():
     assert "no_small_batches" in kinds(4)
 
 
-def test_python_takes_shares_as_a_mapping():
-    (found,) = size(record(), rate=300, slo=60, samples_per_request={1: 0.8, 4: 0.2})
-
-    assert found == planned(samples_per_request=MIXED)
-
-
 def test_the_highest_rate_is_in_requests():
     single, of_four = (
         size(record(), devices=2, slo=60, samples_per_request=samples)[0].demand.rate_per_s for samples in (1, 4)
