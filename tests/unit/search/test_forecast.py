@@ -41,29 +41,20 @@ def useless(edge):
     return lambda passes, fails: None
 
 
-def creeping(edge):
-    return lambda passes, fails: passes
-
-
-def overshooting(edge):
-    return lambda passes, fails: (fails or NO_CAP) - 1
-
-
-def shrinking_from_far_above(edge):
-    return lambda passes, fails: (fails or NO_CAP) // 2
-
-
-def stubborn(edge):
-    return lambda passes, fails: 7777
-
-
-FORECASTS = [right, useless, creeping, overshooting, shrinking_from_far_above, stubborn]
+FORECASTS = {
+    "right": right,
+    "useless": useless,
+    "creeping": lambda edge: lambda passes, fails: passes,
+    "overshooting": lambda edge: lambda passes, fails: (fails or NO_CAP) - 1,
+    "shrinking from far above": lambda edge: lambda passes, fails: (fails or NO_CAP) // 2,
+    "stubborn": lambda edge: lambda passes, fails: 7777,
+}
 
 
 @pytest.mark.parametrize("kind", FORECASTS)
 @given(edge=EDGES, first=st.sampled_from([None, 1, 61, 5000]))
 def test_search_with_any_forecast_finds_edge_in_twice_the_trials_plus_two(kind, edge, first):
-    found, asked = searched(edge, first=first, forecast=kind(edge))
+    found, asked = searched(edge, first=first, forecast=FORECASTS[kind](edge))
 
     assert found.largest_batch == edge
     assert found.fails_at == edge + 1

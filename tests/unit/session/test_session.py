@@ -84,18 +84,19 @@ def test_smaller_failing_and_larger_fitting_batches_are_tried_and_reported():
     assert told["larger_batches_fit"] == ((LARGER,), f"batch {LARGER} ran 20 steps, though 1664 ran out of memory")
 
 
-def test_larger_batch_is_not_tried_if_smaller_forecast_was_wrong():
-    record, asked = looked()
+@pytest.mark.parametrize(
+    ("fails", "asked", "told"),
+    [
+        ([], [(SMALLER, TRIAL_STEPS)], set()),  # the forecast of the smaller one was wrong
+        ([SMALLER, LARGER], [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)], {"smaller_batches_fail"}),
+    ],
+)
+def test_larger_batch_is_reported_only_if_both_forecasts_were_right(fails, asked, told):
+    record, tried = looked(*fails)
 
-    assert asked == [(SMALLER, TRIAL_STEPS)]
-    assert not {"smaller_batches_fail", "larger_batches_fit"} & {notice.kind for notice in record.notices}
-
-
-def test_larger_batch_that_fails_its_trial_is_not_reported():
-    record, asked = looked(SMALLER, LARGER)
-
-    assert asked == [(SMALLER, TRIAL_STEPS), (LARGER, TRIAL_STEPS)]
-    assert {notice.kind for notice in record.notices if LARGER in notice.batch_sizes} == set()
+    assert tried == asked
+    assert {"smaller_batches_fail", "larger_batches_fit"} & {notice.kind for notice in record.notices} == told
+    assert not any(LARGER in notice.batch_sizes for notice in record.notices)
 
 
 def at_edge(step_ms):

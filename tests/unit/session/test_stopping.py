@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tputfind.analysis.answers import throughput_interval
-from tputfind.record.record import Edge, Failure, Row, Timing, merge_rows
+from tputfind.record.record import Compiled, Edge, Failure, Row, Timing, merge_rows
 from tputfind.record.spec import MOST_PROCESSES, PROCESSES, Spec
 from tputfind.session import stopping
 
@@ -121,8 +121,6 @@ def test_fixed_number_of_batches_is_timed_once_or_ended_by_time():
 
 
 def test_first_compilation_does_not_count_against_row_seconds():
-    from tputfind.record.record import Compiled
-
     def compiled(step_ms, seconds):
         row = process(step_ms, seconds=seconds + 0.5)
         timing = replace(row.timings[0], compiled=Compiled(seconds=seconds, graphs=1))
