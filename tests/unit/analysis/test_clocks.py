@@ -58,10 +58,10 @@ def cold(mean_ms: float) -> Figures:
     return Figures.of([180 * mean_ms, *[mean_ms] * 49])
 
 
-def methods(**means: float | None) -> Methods:
-    """Return all timing methods on a GPU, with other means or, for None, a failure."""
+def methods(device: str = "cuda:0", **means: float | None) -> Methods:
+    """Return all timing methods of a device, with other means or, for None, a failure."""
     cells = []
-    for ways, condition in [*loops(can_of("cuda:0"), cold=False), *loops(can_of("cuda:0"), cold=True)]:
+    for ways, condition in [*loops(can_of(device), cold=False), *loops(can_of(device), cold=True)]:
         for way in ways:
             mean_ms = means.get(f"{way}_{condition}", (MEANS | means)[way])
             if mean_ms is None:
@@ -285,14 +285,8 @@ def test_less_than_one_percent_within_the_noise_is_no_figure():
 
 def test_cpu_methods_get_one_sentence_about_inapplicable_parts():
     on_cpu = replace(example().environment, device="cpu", can=CPU_CAN)
-    cells = [
-        Cell(way=way, condition=condition, figures=cold(4.0) if condition == "cold" else steady(4.0))
-        for ways, condition in [*loops(can_of("cpu"), cold=False), *loops(can_of("cpu"), cold=True)]
-        for way in ways
-    ]
-    found = replace(made(cells), environment=on_cpu)
 
-    sentences = findings.method_sentences(found)
+    sentences = findings.method_sentences(replace(methods("cpu"), environment=on_cpu))
 
     assert "events, CUDA graphs and pinned copies do not apply" in sentences[0]
     assert not any("pinned" in sentence or "CUDA graph" in sentence for sentence in sentences[1:])

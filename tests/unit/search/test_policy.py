@@ -53,24 +53,9 @@ def test_a_search_of_a_shape_takes_few_processes(name, most, memory_gib):
     assert device.processes <= most + CLIMB, [asked.batch_size for asked in device.asked]
 
 
-@pytest.mark.parametrize("memory_gib", MEMORIES_GIB)
-@pytest.mark.long
-@pytest.mark.parametrize("name", [name for name in shapes() if name not in TOO_SLOW])
-def test_search_of_every_shape_ends_at_edge_tried_on_both_sides(name, memory_gib):
+def check_edge(name, memory_gib):
     shape = shapes()[name]
     found, device = searched(name, memory_gib)
-
-    check_edge(found, device, shape)
-
-
-@pytest.mark.parametrize("name", SOME)
-def test_search_of_some_shapes_ends_at_edge_tried_on_both_sides(name):
-    found, device = searched(name, 24)
-
-    check_edge(found, device, shapes()[name])
-
-
-def check_edge(found, device, shape):
     if found.edge is None:
         assert isinstance(found.error, NothingFits)
         assert fits(device, shape, shape.granularity) is not None
@@ -82,6 +67,18 @@ def check_edge(found, device, shape):
     assert edge.fails_at == edge.largest_batch + shape.granularity
     assert outcomes[edge.fails_at] != "fits"
     assert fits(device, shape, edge.fails_at) == edge.limited_by
+
+
+@pytest.mark.parametrize("memory_gib", MEMORIES_GIB)
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in shapes() if name not in TOO_SLOW])
+def test_search_of_every_shape_ends_at_edge_tried_on_both_sides(name, memory_gib):
+    check_edge(name, memory_gib)
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_search_of_some_shapes_ends_at_edge_tried_on_both_sides(name):
+    check_edge(name, 24)
 
 
 def test_trace_of_simulated_trial_is_trusted_by_forecasts():

@@ -43,9 +43,9 @@ def told(one: Record, cap: int = 4, largest: int = 8, **options: object) -> list
     return [notice for notice in every(one, cap, largest, **options) if notice.kind != "interpolated_cap"]
 
 
-def outcome_of(cap: int, tail_high_ms: float = 1.0) -> Outcome:
+def outcome_of(cap: int, tail_high_ms: float = 1.0, devices: int = 1) -> Outcome:
     figures = dict.fromkeys(FIGURES, 1) | {"tail_high_ms": tail_high_ms}
-    return Outcome(devices=1, batch_cap=cap, verdict="meets", **figures)  # type: ignore[arg-type]
+    return Outcome(devices=devices, batch_cap=cap, verdict="meets", **figures)  # type: ignore[arg-type]
 
 
 def every(one: Record, cap: int, largest: int, tail_high_ms: float = 1.0, **options: object) -> list[Notice]:
@@ -107,7 +107,7 @@ def test_sizes_without_a_distribution_are_among_those_with_few_latencies():
 
 @pytest.mark.parametrize(("spare", "most"), [(0, 8), (2, 6)])
 def test_sensitive_number_of_devices_is_reported_with_both_percentiles(spare, most):
-    outcome = replace(outcome_of(4), devices=4)
+    outcome = outcome_of(4, devices=4)
     demand = read_demand({"rate": 5, "slo": "50ms", "percentile": 99.99, "spare": spare})
 
     notice = next(iter(whole(list(notices(record((1, 1000)), outcome, 8, demand, Edge(1, None, None))))))
@@ -158,8 +158,7 @@ def test_cap_at_largest_measured_batch_is_reported_if_several_devices_fill_it(gi
     measured = record((1, 1000), (8, 1000))
 
     def find(devices: int, **more: bool) -> list[str]:
-        outcome = replace(outcome_of(8), devices=devices)
-        found = notices(measured, outcome, 8, asked, **more)
+        found = notices(measured, outcome_of(8, devices=devices), 8, asked, **more)
         return [notice.seen for notice in found if notice.kind == "largest_measured"]
 
     assert find(2) == [f"a larger maximum batch size than 8 may {better}"]
@@ -180,9 +179,8 @@ def test_larger_batches_are_advised_unless_there_are_none(rows, limited_by, give
     demand = read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **given})
     edge = replace(example().edge, largest_batch=max(rows)[0], limited_by=limited_by)
     measured = replace(record(*rows), edge=edge)
-    outcome = replace(outcome_of(8), devices=2)
 
-    found = notices(measured, outcome, 8, demand)
+    found = notices(measured, outcome_of(8, devices=2), 8, demand)
     assert [notice.advice for notice in found if notice.kind == "largest_measured"] == advice
 
 
