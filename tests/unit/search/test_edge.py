@@ -1,4 +1,5 @@
 import math
+from itertools import cycle
 
 import pytest
 from hypothesis import example, given
@@ -117,15 +118,21 @@ def test_a_batch_that_fails_the_full_run_is_never_the_answer(edge, proven, linea
         assert found.limited_by == "died"
 
 
-@given(fitting=st.sets(st.integers(1, 200)), granularity=st.integers(1, 5))
-def test_non_monotone_answers_give_edge_tried_on_both_sides(fitting, granularity):
+@given(
+    fitting=st.sets(st.integers(1, 300)),
+    guesses=st.none() | st.lists(st.integers(0, 400), min_size=1),
+    granularity=st.integers(1, 5),
+)
+def test_non_monotone_answers_give_edge_tried_on_both_sides(fitting, guesses, granularity):
     asked: list[int] = []
+    turns = cycle(guesses or [])
 
     def ask(batch_size):
         asked.append(batch_size)
         return None if batch_size in fitting else "memory"
 
-    found = find_edge(ask, ask, granularity=granularity, max_batch=NO_CAP)
+    forecast = guesses and (lambda passes, fails: next(turns))
+    found = find_edge(ask, ask, granularity=granularity, max_batch=NO_CAP, forecast=forecast)
 
     assert found.largest_batch in {0, *fitting}
     assert found.largest_batch == 0 or found.largest_batch in asked

@@ -191,22 +191,6 @@ def test_first_guess_is_tried_before_the_forecast(forecast, first):
     assert found.largest_batch == 70
 
 
-@given(fitting=st.sets(st.integers(1, 300)), guesses=st.lists(st.integers(0, 400), min_size=1), step=st.integers(1, 5))
-def test_non_monotone_answers_give_edge_tried_on_both_sides(fitting, guesses, step):
-    asked: list[int] = []
-    turns = iter(guesses * 1000)
-
-    def ask(batch_size):
-        asked.append(batch_size)
-        return None if batch_size in fitting else "memory"
-
-    found = find_edge(ask, ask, granularity=step, max_batch=NO_CAP, forecast=lambda passes, fails: next(turns))
-
-    assert found.largest_batch in {0, *fitting}
-    assert found.fails_at == found.largest_batch + step
-    assert found.fails_at in asked
-
-
 @given(edge=EDGES, cap=st.integers(1, 100_000), step=st.integers(1, 64), guess=st.integers(0, 10**12))
 def test_no_forecast_leads_beyond_the_cap_or_off_the_granularity(edge, cap, step, guess):
     cap = max(cap, step)
