@@ -174,15 +174,6 @@ def test_clocks_differing_by_2_percent_are_reported_and_other_throttling_not_com
     assert (found.best.low is None, found.best.high is None) == (throttled, throttled)
 
 
-def test_batch_failing_in_new_record_is_lost_and_counts_as_slower():
-    failed = Row(batch_size=16, failure=Failure(kind="out_of_memory", message="no"))
-    found = compare(record(steady(8, 20), steady(16, 40)), record(steady(8, 20), failed))
-
-    assert [(one.verdict, one.lost) for one in found.rows] == [("same", False), ("not_comparable", True)]
-    assert found.rows[1].reason == "out of memory in NEW"
-    assert found.slower_than(0.5) == [found.rows[1]]
-
-
 def test_a_tolerance_that_no_figures_keep_is_refused():
     old = record(steady(8, 20))
 
@@ -377,17 +368,27 @@ def test_weights_of_same_file_name_in_other_folders_are_same():
     assert compare(here, other, force=True).unlike == ("weights w.pt and v.pt",)
 
 
-def test_batch_failing_before_is_not_lost_and_in_both_is_omitted():
-    failed = Row(batch_size=16, failure=Failure(kind="died", message="no"))
-    mended = compare(record(steady(8, 20), failed), record(steady(8, 20), steady(16, 40)))
+FAILED = Row(batch_size=16, failure=Failure(kind="out_of_memory", message="no"))
 
-    assert [(one.old_batch, one.verdict, one.lost) for one in mended.rows] == [
-        (8, "same", False),
-        (16, "not_comparable", False),
-    ]
-    assert (mended.rows[1].reason, mended.rows[1].ratio) == ("died in OLD", None)
-    assert [one.old_batch for one in compare(record(steady(8, 20), failed), record(steady(8, 20), failed)).rows] == [8]
-    assert compare(record(steady(8, 20)), record(failed)).best is None
+
+@pytest.mark.parametrize(
+    ("before", "after", "lost", "reason"),
+    [(steady(16, 40), FAILED, True, "out of memory in NEW"), (FAILED, steady(16, 40), False, "out of memory in OLD")],
+)
+def test_batch_failing_only_in_new_record_is_lost_and_counts_as_slower(before, after, lost, reason):
+    found = compare(record(steady(8, 20), before), record(steady(8, 20), after))
+    same, failed = found.rows
+
+    assert [(one.old_batch, one.verdict) for one in found.rows] == [(8, "same"), (16, "not_comparable")]
+    assert (same.lost, failed.lost, failed.reason, failed.ratio) == (False, lost, reason, None)
+    assert found.slower_than(0.5) == ([failed] if lost else [])
+
+
+def test_batch_failing_in_both_records_is_omitted():
+    both = record(steady(8, 20), FAILED)
+
+    assert [one.old_batch for one in compare(both, both).rows] == [8]
+    assert compare(record(steady(8, 20)), record(FAILED)).best is None
 
 
 def test_a_batch_that_is_lost_counts_though_the_host_set_its_pace():
