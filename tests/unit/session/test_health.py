@@ -113,18 +113,12 @@ def test_card_without_readings_has_empty_health():
 
 @pytest.mark.parametrize("uuid", [None, "GPU-00000000-0000-0000-0000-000000000000"])
 def test_a_device_that_nvml_does_not_know_is_watched_to_no_effect(uuid):
-    with Watch(uuid) as watch:
-        watch.begin()
-        assert watch.end() is None
+    for watched in (Watch(uuid), Watches((uuid, None))):
+        with watched as watch:
+            assert watch.end() is None  # it did not begin
+            watch.begin()
+            assert watch.end() is None
     assert memory_in_use_bytes(uuid) is None
-
-
-def test_watch_end_without_begin_returns_none():
-    with Watch(None) as watch:
-        assert watch.end() is None
-    with Watches((None, None)) as watch:
-        watch.begin()
-        assert watch.end() is None
 
 
 def test_health_of_a_job_is_that_of_its_device_with_the_lowest_clock():

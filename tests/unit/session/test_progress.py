@@ -34,14 +34,11 @@ def run_of(*timed: Row):
     return replace(example(), spec=spec, rows=timed, trials=(trial,), edge=None, safe=None, finished=None)
 
 
-def test_trial_question_names_batch_sizes_that_enclose_the_edge():
+def test_lines_of_trials_and_timings_name_the_bracket_and_the_rows_to_follow():
     assert progress.question(1, 3) == "does batch 1 fit?"
     assert progress.question(244, 3, 61, 0) == "does batch 244 fit? looking above 61"
     assert progress.question(1, 3, 0, 61) == "does batch 1 fit? looking below 61"
     assert progress.question(2519, 3, 2518, 2600) == "does batch 2519 fit? looking between 2518 and 2600"
-
-
-def test_timing_line_names_remaining_rows_or_reason_for_another_process():
     assert progress.timing(2, 0, 3) == "timing batch 2, 3 more to follow"
     assert progress.timing(8, 0, 0) == "timing batch 8"
     assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3: this row may decide the answer"
