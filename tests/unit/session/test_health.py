@@ -101,7 +101,7 @@ BEGIN = recorded("vit_b_16")[0].begin
 
 
 @pytest.mark.parametrize("end", [{"energy_mj": BEGIN.energy_mj}, {"at_s": BEGIN.at_s + 0.01}])
-def test_energy_counter_that_stands_still_or_of_a_short_window_is_not_used(end):
+def test_energy_counter_standing_still_or_of_a_short_window_is_not_used(end):
     ends, _ = recorded("vit_b_16")
 
     assert summarise(Ends(ends.begin, replace(ends.end, **end)), [], 1980).power_w is None

@@ -34,7 +34,7 @@ def run_of(*timed: Row):
     return replace(example(), spec=spec, rows=timed, trials=(trial,), edge=None, safe=None, finished=None)
 
 
-def test_lines_of_trials_and_timings_name_the_bracket_and_the_rows_to_follow():
+def test_lines_of_trials_and_timings_name_the_bracket_and_rows_to_follow():
     assert progress.question(1, 3) == "does batch 1 fit?"
     assert progress.question(244, 3, 61, 0) == "does batch 244 fit? looking above 61"
     assert progress.question(1, 3, 0, 61) == "does batch 1 fit? looking below 61"
