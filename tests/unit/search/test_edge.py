@@ -230,7 +230,7 @@ HALVED = {"forecast": lambda *_: NO_CAP, "worth": lambda size: size < 2000}
         (NO_CAP, "memory", HALVED, 1952, None, [61, 976, 1952]),
     ],
 )
-def test_search_limited_by_time_leaves_the_edge_open(edge, obstacle, options, largest, fails_at, asked):
+def test_search_limited_by_time_leaves_the_edge_open(edge, obstacle, *, options, largest, fails_at, asked):
     found = searched(edge, obstacle, first=61, **options)
 
     assert found == (Edge(largest_batch=largest, limited_by="timeout", fails_at=fails_at, closed=False), asked)

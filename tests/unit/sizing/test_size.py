@@ -120,9 +120,9 @@ def test_servers_need_no_fewer_devices_for_more_load_or_smaller_batches(batcher,
         ("burstiness", st.sampled_from([(0.0, 1.0), (1.0, 2.0), (1.5, 4.0)])),
     ],
 )
-@given(st.data(), slopes, intercepts, rates, st.floats(3, 8))
+@given(data=st.data(), slope_ms=slopes, intercept_ms=intercepts, rate=rates, times=st.floats(3, 8))
 @settings(max_examples=8)
-def test_a_harder_demand_never_needs_fewer_devices(option, factors, data, slope_ms, intercept_ms, rate, times):
+def test_a_harder_demand_never_needs_fewer_devices(*, option, factors, data, slope_ms, intercept_ms, rate, times):
     one, demand = record(slope_ms, intercept_ms), {"rate": rate, "slo": times * (intercept_ms + slope_ms) * 1.5}
     easier, harder = (
         devices_for(one, **demand | {option: demand.get(option, 1) * factor}) for factor in data.draw(factors)
