@@ -32,7 +32,6 @@ class RowHealth(NamedTuple):
 
     @property
     def throttled(self) -> bool:
-        """Whether a reason reduced the clocks for more than a moment."""
         return any(share >= THROTTLED_SHARE for share in self.slowed.values())
 
 
@@ -210,12 +209,10 @@ def format_rate(record: Record, row: Row) -> str:
 
 
 def format_latency(record: Record, row: Row, latency_ms: float) -> str:
-    """Format a latency of a row with the digits that the interval of its median supports."""
     return _format_of_row(record, row, latency_ms, latency_interval_ms(row))
 
 
 def format_device_time(record: Record, row: Row, device_ms: float) -> str:
-    """Format a row's device time per batch with the digits that the interval of its throughput supports."""
     return _format_of_row(record, row, device_ms, throughput_interval(row))
 
 
@@ -262,7 +259,6 @@ def health(row: Row) -> RowHealth | None:
 
 
 def threads(record: Record) -> int | None:
-    """Return the number of compute threads if the host is the device; None otherwise."""
     environment = record.environment
     return environment.torch_threads or None if environment.can.is_cpu else None
 

@@ -63,7 +63,6 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_verdict(self) -> bool:
-        """Whether there are enough figures to compare."""
         return self.verdict != "not_comparable" and self.reason != ONE_PROCESS
 
     def slower_than(self, share: float) -> bool:
@@ -106,12 +105,10 @@ class Comparison(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """The variants that were timed; none for records."""
         return self.variants
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the fastest rows."""
         return self.best.verdict if self.best else "not_comparable"
 
     def slower_than(self, share: float) -> list[Judgement]:
@@ -133,7 +130,6 @@ class Comparisons(Result, list[Comparison]):
 
     @property
     def device_name(self) -> str:
-        """The device of the first."""
         return self[0].device_name
 
 
@@ -525,7 +521,6 @@ def _unsure_fastest(one: Comparison, share: float) -> Judgement | None:
 
 
 def _unsure(one: Comparison, share: float) -> Iterator[str]:
-    """Yield the batch sizes of a comparison that may be slower, though not certainly."""
     rows = [row for row in one.rows if row.may_be_slower_than(share) and not row.slower_than(share)]
     named = {f"{row.new_batch}": "" for row in rows}
     if best := _unsure_fastest(one, share):

@@ -39,7 +39,6 @@ class Judged(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict: ``same`` if the whole interval lies within 1 % of 1."""
         verdict = verdict_of(self.interval, TOLERANCE)
         return "not known" if verdict == "ambiguous" else verdict
 

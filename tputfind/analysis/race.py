@@ -86,7 +86,6 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
     @property
     def cost(self) -> Cost:
-        """The cost that variants are judged by."""
         return COSTS[self.goal]
 
     @property
@@ -111,12 +110,10 @@ class Race(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", 
 
     @property
     def untried(self) -> list[Contender]:
-        """The variants that the budget left out."""
         return [one for one in self.contenders if one.outcome == "untried"]
 
 
 def speeds_of(rows: Iterable[Row]) -> Iterator[Speed]:
-    """Yield the speed of each row with a throughput and a latency."""
     for row in rows:
         latency_ms = percentile(row.latency_ms, 50)
         if row.samples_per_s and latency_ms:

@@ -104,7 +104,6 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device_bound(self) -> bool:
-        """Whether no variant is host-bound in any round."""
         speeds = [speed for one in self.rounds for speed in one.speeds]
         return bool(speeds) and all(speed.host_bound is False for speed in speeds)
 
@@ -114,7 +113,6 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         return exp(fmean(rates)) if rates else None
 
     def median_speed(self, variant: int) -> Speed | None:
-        """Return the median speed of a variant over the rounds; None if unknown."""
         known = [one.speeds[variant] for one in self.rounds if one.speeds]
         if not known:
             return None

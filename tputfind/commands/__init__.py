@@ -152,7 +152,6 @@ class _ModelFirst(click.Group):
     """A group that treats any first word but a command as a model to measure, with options before or after it."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line and exit, always with an exit code and at most one line about an error."""
         open_closed_streams()
         with replace_click_messages():
             if os.environ.get("_TPUTFIND_COMPLETE", "").endswith("_complete") and "COMP_WORDS" not in os.environ:

@@ -83,7 +83,6 @@ def say(error: TputfindError, *, show_traceback: bool) -> None:
 
 
 def tell(text: str) -> None:
-    """Print text on stderr, with control characters of terminals escaped."""
     sys.stderr.write(f"{printable(text, lines=True)}\n")
 
 

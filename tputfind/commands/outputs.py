@@ -18,8 +18,6 @@ def read_places(given: dict[str, Any], folder: Path | None = None) -> Places:
 
 
 def csv_of_record(record: Record, path: Path) -> tuple[Output, Callable[[], bytes]]:
-    """Return the CSV of a record that was saved at ``path``, and the function that makes it."""
-
     def make() -> bytes:
         from tputfind.report.renderers.csv import render_csv
         from tputfind.report.views.records import data

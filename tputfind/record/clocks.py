@@ -98,7 +98,6 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, samples_ms: Sequence[float]) -> Self:
-        """Summarise one or more samples."""
         return cls(
             mean_ms=fmean(samples_ms),
             median_ms=median(samples_ms),
@@ -238,16 +237,13 @@ def schedule(planned: Sequence[Loop], repeats: int, drop: int) -> list[list[tupl
 
 
 def cell_of(cells: Iterable[Cell], way: TimingMethod, condition: Condition) -> Cell | None:
-    """Return the cell of a method and a condition, or None if it does not apply."""
     return next((cell for cell in cells if (cell.way, cell.condition) == (way, condition)), None)
 
 
 def figures_of(cells: Iterable[Cell], way: TimingMethod, condition: Condition = "warm") -> Figures | None:
-    """Return the figures of a method and a condition, or None if they are missing."""
     cell = cell_of(cells, way, condition)
     return None if cell is None else cell.figures
 
 
 def stage_figures(cells: Iterable[StageCell], stage: Stage, way: StageMethod) -> Figures | None:
-    """Return the figures of a stage timed by one method, or None if they are missing."""
     return next((cell.figures for cell in cells if (cell.stage, cell.way) == (stage, way)), None)

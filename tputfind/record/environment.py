@@ -99,7 +99,6 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def device_uuids(self) -> tuple[str | None, ...]:
-        """The UUIDs of the devices of all ranks."""
         return (self.device_uuid, *(other.device_uuid for other in self.others))
 
     @property

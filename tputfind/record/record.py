@@ -245,22 +245,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def status(self) -> Status:
-        """``ok``, or the kind of the failure."""
         return self.failure.kind if self.failure else "ok"
 
     @property
     def device_ms(self) -> tuple[float, ...]:
-        """The spans of all processes."""
         return tuple(chain.from_iterable(timing.device_ms for timing in self.timings))
 
     @property
     def latency_ms(self) -> tuple[float, ...]:
-        """The latencies of all processes."""
         return tuple(chain.from_iterable(timing.latency_ms for timing in self.timings))
 
     @property
     def enqueue_ms(self) -> tuple[float, ...]:
-        """The enqueue times of all processes."""
         return tuple(chain.from_iterable(timing.enqueue_ms for timing in self.timings))
 
     @property
@@ -402,11 +398,9 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attempts(self) -> tuple[Trial | Row, ...]:
-        """All trials and rows."""
         return (*self.trials, *self.rows)
 
     def row(self, batch_size: int) -> Row | None:
-        """Return the row of a batch size, or None."""
         return next((row for row in self.rows if row.batch_size == batch_size), None)
 
     def scaling_efficiency(self, row: Row) -> float | None:
@@ -420,7 +414,6 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         return row.samples_per_s / (single.samples_per_s * self.spec.device_count)
 
     def to_json(self) -> bytes:
-        """Return the record as indented JSON, for a file."""
         return indent_json(self)
 
 
@@ -432,12 +425,10 @@ class Records(Result, list[Record]):
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """The spec of each record."""
         return tuple(record.spec for record in self)
 
     @property
     def device_name(self) -> str:
-        """The device of the first record."""
         return self[0].environment.device_name
 
 
@@ -502,7 +493,6 @@ def host_bound(row: Row) -> bool | None:
 
 
 def waits_for_host(submission_ms: Sequence[float], spans_ms: Sequence[float]) -> bool | None:
-    """Return whether submitting batches takes 80 % of their spans; None if unknown."""
     if not submission_ms or not spans_ms:
         return None
     return fmean(submission_ms) >= HOST_BOUND_SHARE * fmean(spans_ms)

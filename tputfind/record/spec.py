@@ -406,7 +406,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices named in ``device``: several if each is for one rank of a job."""
         return tuple(self.device.split(","))
 
     @property
@@ -417,7 +416,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def has_instances(self) -> bool:
-        """Whether several copies of the model share one device."""
         return self.instances > 1
 
     @property
@@ -438,7 +436,6 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def mode_and_phase(self) -> tuple[str, ...]:
-        """The mode, the phase and the kind of parallelism, if they are not the defaults."""
         words = (self.mode, self.phase, self.parallel)
         return tuple(word for word in words if word not in ("eager", "infer", None))
 
@@ -509,7 +506,6 @@ _COUNT_STEPS: Final = "measure one for each number of micro-batches, and compare
 
 
 def refused_by_step(spec: Spec) -> list[str]:
-    """Return the flags of given options that change a model or make its inputs."""
     defaults = Spec(model=spec.model)
 
     def is_set(field: str) -> bool:
@@ -566,7 +562,6 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
 
 
 def _conflicts(spec: Spec) -> Iterator[str]:
-    """Yield conflicts between options that are each valid."""
     if spec.max_batch is not None and spec.max_batch < spec.granularity:
         yield f"--max-batch {spec.max_batch} is below --granularity {spec.granularity}: no batch size is left to try"
     if spec.image_size is not None and spec.input_size is not None:

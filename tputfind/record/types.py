@@ -107,7 +107,6 @@ SOURCES: Final[dict[SourceName, ModelSource]] = {
 
 
 def source_of(model: str) -> SourceName:
-    """Return the source of a model, from its name."""
     if model.endswith(LIVE):
         return "live"
     first, apart, _ = model.partition(":")
@@ -119,7 +118,6 @@ def source_of(model: str) -> SourceName:
 
 
 def is_compile_mode(mode: str) -> bool:
-    """Return whether a mode runs through ``torch.compile``."""
     return mode.startswith("compile")
 
 

@@ -54,7 +54,6 @@ def wrong_json(error: Exception) -> str:
 
 
 def indent_json(value: object) -> bytes:
-    """Return a value as indented JSON, for a file."""
     return msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"
 
 

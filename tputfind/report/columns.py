@@ -47,7 +47,6 @@ class Column(NamedTuple):
         return self.find(record, row) if self.of_failed or row.failure is None else None
 
     def cell(self, record: Record, row: Row) -> tuple[str, float | None]:
-        """Return the figure as text for a table, empty if unknown, and as a number."""
         value = self.value(record, row)
         return ("", None) if value is None else (self.text(record, row, float(value)), float(value))
 

@@ -144,7 +144,6 @@ class Defect(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """Return the part that failed and the error, on one line."""
         return printable(f"{self.what} could not be made: {type(self.error).__name__}: {self.error}")
 
     def make_error(self) -> TputfindError:
@@ -179,7 +178,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def defects(self) -> list[Defect]:
-        """Return the defects among all its sections, nested ones included."""
         nested = (section.defects for section in self.sections if isinstance(section, Document))
         own = [section for section in self.sections if isinstance(section, Defect)]
         return [*own, *(defect for defects in nested for defect in defects)]
@@ -200,7 +198,6 @@ def attempt(what: str, make: Callable[[], _T]) -> _T | Defect:
 
 
 def sections_of(what: str, make: Callable[[], Iterable[Section]]) -> tuple[Section, ...]:
-    """Return the sections from ``make``, or the defect that prevented them."""
     made = attempt(what, lambda: tuple(make()))
     return (made,) if isinstance(made, Defect) else made
 
@@ -265,7 +262,6 @@ def percent(share: float, digits: int = 0) -> Cell:
 
 
 def notices_of(notices: Iterable[Notice]) -> Iterator[Notices]:
-    """Yield the section of notices of one result, if there are any."""
     entries = tuple(
         Warned(kind=one.kind.replace("_", " "), seen=(Seen(text=one.seen),), cause=one.cause, advice=one.advice)
         for one in notices
@@ -275,7 +271,6 @@ def notices_of(notices: Iterable[Notice]) -> Iterator[Notices]:
 
 
 def answers_of(lines: Iterable[tuple[str, str]]) -> Iterator[Answers]:
-    """Yield the section of answers, if there are any."""
     found = tuple(lines)
     if found:
         yield Answers(found)

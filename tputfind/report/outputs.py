@@ -199,7 +199,6 @@ class Outputs:
 
     @property
     def uses_stdout(self) -> bool:
-        """Whether an output is written to standard output, in place of the report."""
         return any(output.path == _STDOUT for output in self._named)
 
     def write(
@@ -290,7 +289,6 @@ def _output(called: str, place: str | os.PathLike[str], can_be: Sequence[str], j
 
 
 def _is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths are the same file, or will be."""
     if os.path.realpath(one) == os.path.realpath(other):
         return True
     try:
@@ -347,5 +345,4 @@ def _has_content(path: Path, data: bytes) -> bool:
 
 
 def table_of(record: Path) -> Output:
-    """Return the CSV output of a record: the same path with the ending .csv."""
     return Output("the record's CSV", record.with_suffix(".csv"), "csv", "csv")

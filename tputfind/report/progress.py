@@ -60,7 +60,6 @@ class DeviceProgress:
             listener.devices[name] = self
 
     def of(self, name: str) -> DeviceProgress:
-        """Return the progress of one device of several."""
         return self._listener.devices.get(name) or DeviceProgress(self._listener, name)
 
     def about(self, subject: str) -> None:

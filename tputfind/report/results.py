@@ -87,7 +87,6 @@ def plot(result: Any) -> Figure:
 
 
 def progress() -> AbstractContextManager[DeviceProgress]:
-    """Show progress on stderr; yield the object to report to."""
     from rich.console import Console
 
     from tputfind.report.progress import show_progress
@@ -96,7 +95,6 @@ def progress() -> AbstractContextManager[DeviceProgress]:
 
 
 def text(result: Any) -> str:
-    """Return the terminal report of a result, as text."""
     from rich.console import Console
 
     from tputfind.report.renderers.terminal import print_document

@@ -16,7 +16,6 @@ _GRAD_MODES: Final[dict[GradMode, str]] = {
 
 
 def lines(record: Record, batch_size: int) -> Iterator[str]:
-    """Yield the lines that run the step of a record at a batch size."""
     spec = record.spec
     if spec.phase == "step":
         yield f"...  # {spec.model} at batch size {batch_size}, on {record.environment.device}"
@@ -97,7 +96,6 @@ _VOLUME: Final = 4
 
 
 def _start(record: Record) -> Iterator[str]:
-    """Yield comments on how the processes are started."""
     spec, (_, _, cores) = record.spec, record.environment.device.partition(":")
     on_host = record.environment.can.is_cpu
     if spec.has_instances:

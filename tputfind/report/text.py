@@ -80,12 +80,10 @@ def failure_of(row: Row) -> str:
 
 
 def marks(record: Record, row: Row) -> str:
-    """Return the marks of the answers that a row gives; ``legend`` explains them."""
     return "".join(_MARKS[name] for name, answer in answers.answers(record) if answer is row)
 
 
 def legend(record: Record) -> str:
-    """Return the meaning of the marks on a record's rows."""
     return ", ".join(f"{_MARKS[name]} {name}" for name, _ in answers.answers(record))
 
 
@@ -119,12 +117,10 @@ def _group_by_device(records: list[Record]) -> list[list[Record]]:
 
 
 def are_recipes(records: Sequence[Record]) -> bool:
-    """Return whether records are of one model in several recipes."""
     return models_in_recipes(records) == [list(records)]
 
 
 def recipes_title(records: Sequence[Record]) -> str:
-    """Return the title of records of one model in several recipes, with the options in common."""
     common = recipes.common_of(records)
     return f"{records[0].spec.model} in {len(records)} recipes{f', all {common}' if common else ''}"
 
@@ -167,7 +163,6 @@ def _failure_title(failures: Sequence[tuple[Record, int, str]]) -> str:
 
 
 def summary(record: Record) -> list[tuple[str, str]]:
-    """Return the answers of a record, each a label and a text."""
     best, bend = answers.fastest(record.rows), answers.knee(record.rows)
     return [
         *([(TO_USE[record.spec.phase], _deploy(record, best))] if best else []),
@@ -196,7 +191,6 @@ def _scaling(record: Record) -> str:
 
 
 def _deploy(record: Record, best: Row) -> str:
-    """Return the batch to deploy, with its costs and savings compared to the fastest."""
     spec, row = record.spec, answers.to_deploy(record)
     if row is None:
         return f"no batch {answers.none_within_slo([record])}"
@@ -232,7 +226,6 @@ def _is_only_row(record: Record) -> bool:
 
 
 def _effective(record: Record) -> str:
-    """Return the batch size and accumulation that reach the effective batch the fastest."""
     spec, size = record.spec, record.spec.effective_batch or 0
     reached = answers.reach(record, size)
     if reached is None:

@@ -74,16 +74,13 @@ class Log(NamedTuple):
 
     @property
     def latency_ms(self) -> Floats:
-        """The time from sending each request to its answer, in ms."""
         return self.answered_ms - self.sent_ms
 
     def cut(self, places: slice | NDArray[np.int64]) -> Log:
-        """Return the log of some of the requests."""
         return Log._make([self.name, *(None if one is None else one[places] for one in self[1:])])
 
     @property
     def rate_per_s(self) -> float:
-        """Requests per second."""
         return float(1000 * (len(self.sent_ms) - 1) / (self.sent_ms[-1] - self.sent_ms[0]))
 
 
@@ -97,7 +94,6 @@ class Estimate(NamedTuple):
 
     @property
     def overheads(self) -> Overheads:
-        """The overheads that hold up a device or an answer."""
         return Overheads(self.per_batch, self.per_request, self.per_answer)
 
 
@@ -194,7 +190,6 @@ def _rest(pairs: Sequence[Floats]) -> float:
 def _estimate_from_points(
     pauses: Sequence[Floats], late: Sequence[Floats], most: int, chance: np.random.Generator
 ) -> Floats:
-    """Return the overhead per batch, per request and per answer."""
     paused = _some(np.concatenate(pauses), most, chance)
     per_request = _slope(paused[:, 0], paused[:, 1])
     per_batch = float(np.median(paused[:, 1] - per_request * paused[:, 0]))
@@ -319,7 +314,6 @@ def _groups(logs: Sequence[Log], latency_ms: Floats) -> NDArray[np.int64]:
 
 
 def _means(latency_ms: Floats, groups: NDArray[np.int64]) -> Floats:
-    """Return the mean of each group."""
     means: Floats = np.bincount(groups, latency_ms) / np.bincount(groups)
     return means
 
@@ -475,7 +469,6 @@ def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], see
 
 
 def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: float) -> None:
-    """Raise BadRequest if the logs cannot determine the overheads."""
     middling = f"log about {format_figure(most_per_s / 2)} requests/s too: half of what the device can do"
     for log in logs:
         name = f"--observed {printable(log.name)}"
@@ -524,7 +517,6 @@ def _percentiles(latencies: Sequence[Floats]) -> Percentiles:
 
 
 def notices_of_logs(observed: Observed) -> Iterator[Notice]:
-    """Yield a notice if predictions are far off the logs."""
     if (worst := observed.worst) is not None:
         yield Notice(
             kind="observed_off",

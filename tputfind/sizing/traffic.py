@@ -60,12 +60,10 @@ class Traffic(NamedTuple):
 
     @property
     def mean_samples(self) -> float:
-        """Mean samples per request."""
         return fsum(share * samples for samples, share in self.sizes)
 
     @property
     def has_several_samples(self) -> bool:
-        """Whether some requests have more than one sample."""
         return self.sizes[-1][0] > 1
 
     def dispersion(self, share: float) -> float:
@@ -156,7 +154,6 @@ def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
 
 
 def read_gaps(value: object) -> tuple[float, ...]:
-    """Read times between requests from a list, a tuple or an array."""
     gaps = _read_list(value, _read_gap, "times between requests")
     return _check_gaps(gaps, len(gaps) + 1)
 
@@ -171,7 +168,6 @@ def _check_gaps(gaps: Sequence[float], requests: int) -> tuple[float, ...]:
 
 
 def read_counts(value: object) -> tuple[int, ...]:
-    """Read the samples of each recorded request from a list, a tuple or an array."""
     return tuple(_read_list(value, values.whole, "numbers of samples"))
 
 

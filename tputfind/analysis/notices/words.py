@@ -27,7 +27,6 @@ def span(least: float, most: float, form: str = ".0%") -> str:
 
 
 def batches(rows: Sequence[Row]) -> str:
-    """Name the batch sizes of rows in a sentence."""
     return few(sizes(rows))
 
 

@@ -49,7 +49,6 @@ _ValueOf = Callable[[Record, Row], _Value | None]
 
 
 def charts(records: Sequence[Record]) -> list[Chart]:
-    """Return the plots of records, without empty ones."""
     plots = (throughput, tradeoff, memory, latency, clock, power)
     every = [_bars(records, bar) for bar in _BARS] if are_bars(records) else [plot(records) for plot in plots]
     return [_note_cuts(_thin(chart)) for chart in every if not chart.empty]
@@ -147,7 +146,6 @@ def _rate(record: Record, row: Row) -> str:
 
 
 def _record_words(records: Sequence[Record], number: int, told: str) -> str:
-    """Return words about a record, with its name before them if there are several records."""
     return f"{names_of(records)[number]}: {told}" if len(records) > 1 else f"{told[:1].upper()}{told[1:]}"
 
 

@@ -102,7 +102,6 @@ def require_matplotlib(what: str) -> None:
 
 
 def figure(chart: Chart) -> Figure:
-    """Return a chart as a matplotlib figure, to be shown or changed."""
     with _style():
         return figure_with_title(chart, LIGHT)
 
@@ -323,7 +322,6 @@ def _share(axes: Axes, point: tuple[float, float]) -> tuple[float, float]:
 
 
 def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str], inches: tuple[float, float]) -> None:
-    """Add a legend to the figure, and the height for it."""
     from matplotlib.lines import Line2D
 
     longest = max(map(len, handles), default=0)

@@ -67,7 +67,6 @@ def _dtype_of(cells: Sequence[Cell]) -> str:
 
 
 def _value(cell: Cell, dtype: str) -> object:
-    """Return the value of a cell in a column of a type; None if it is unknown."""
     if dtype == "boolean":
         return _BOOLEANS.get(cell.text)
     if dtype == "string":

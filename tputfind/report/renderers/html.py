@@ -40,7 +40,6 @@ def render_html(document: Document) -> bytes:
 
 @cache
 def _template() -> Template:
-    """Return the template of pages; it is compiled once a process."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

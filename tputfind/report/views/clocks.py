@@ -27,7 +27,6 @@ _LONGEST_STAGE: Final = 17
 
 
 def document(found: clocks.Methods | clocks.Pipeline) -> Document:
-    """Return the tables of one batch or of a pipeline, and the sentences."""
     sentences = (Sentences(found.sentences),) if found.sentences else ()
 
     def tables() -> list[Table]:

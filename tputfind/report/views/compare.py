@@ -42,7 +42,6 @@ _TONES: Final[dict[Verdict, Tone]] = {
 
 
 def document(comparisons: Sequence[Comparison]) -> Document:
-    """Return a part for each comparison."""
     return whole(lambda: _document(comparisons), source=list(comparisons), data=partial(_data, comparisons))
 
 
@@ -73,7 +72,6 @@ def _data(comparisons: Sequence[Comparison]) -> Table:
 
 
 def answers(comparison: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the answers of a comparison, each a label and a text."""
     best = comparison.best
     yield "Fastest", "one of them has no row that was timed" if best is None else _verdict(best, comparison.tolerance)
     counts = {verdict: sum(row.verdict == verdict for row in comparison.rows) for verdict in _WORDS}

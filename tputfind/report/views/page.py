@@ -162,7 +162,6 @@ def _notices(named: Named) -> Iterator[Warned]:
 
 
 def _tracebacks(records: Sequence[Record]) -> Iterator[Document]:
-    """Yield the tracebacks of models, each once and at most ten, with the failed models and batch sizes."""
     for failed, traceback in text.tracebacks(records)[:_MOST_TRACEBACKS]:
         title = cut_in_the_middle(failed, _LONGEST_MESSAGE)
         yield Document(title=title, sections=(Code((traceback[-_LONGEST_TRACEBACK:],)),))

@@ -114,7 +114,6 @@ def _recipes_part(of_model: Sequence[Record]) -> Document:
 
 
 def tracebacks(records: Sequence[Record]) -> Document:
-    """Return the tracebacks of models that the records keep, or a line that there are none."""
     found = text.tracebacks(records)
     if not found:
         return Document(lead="No traceback is kept: no model raised an error of its own.", sections=())
@@ -123,7 +122,6 @@ def tracebacks(records: Sequence[Record]) -> Document:
 
 
 def data(records: Sequence[Record]) -> Table:
-    """Return the table of the CSV: a line for each batch size of each record."""
     in_csv = [column for column in columns.COLUMNS if column.in_csv]
     lines = (
         {column.name: _convert(column.kind, column.value(record, row)) for column in in_csv}

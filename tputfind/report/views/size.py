@@ -92,7 +92,6 @@ def _configuration(plan: Plan) -> Iterator[Code]:
 
 
 def _cases(plan: Plan) -> Table:
-    """Return the outcomes of the plan, of fewer devices, and of more traffic."""
     heads = ("devices", "max batch", "p50 ms", "p95 ms", "p99 ms", "in time %", "util. %", "batch")
     refuses = plan.demand.max_queue is not None
     columns = (Column("", "text"), *map(Column, heads), *([Column("refused %")] if refuses else []))

@@ -30,12 +30,10 @@ _QUEUES: Final[Mapping[Batcher, str]] = {
 
 
 def title(plan: Plan) -> str:
-    """Return the model, the device and the stream of a plan."""
     return f"{plan.model} {plan.recipe} on {plan.device_name}: {stream(plan)}"
 
 
 def stream(plan: Plan) -> str:
-    """Return the request rate of a plan and its target."""
     demand = plan.demand
     network = f", {demand.network_ms:.4g} ms of them for the network" if demand.network_ms else ""
     target = f"{demand.percentile:g} % within {format_amount(demand.slo_ms)} ms"
@@ -64,7 +62,6 @@ def _hosts(plan: Plan) -> str:
 
 
 def details(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the answers of a plan that follow its summary."""
     outcome, demand = plan.outcome, plan.demand
     waits = plan.delay_ms > 0 and outcome.batch_cap > 1
     batcher = (
@@ -105,7 +102,6 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def mix(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the answers of the cheapest mix of kinds of devices, or why there is none."""
     if plan.no_mix:
         yield "Mix", plan.no_mix
     if plan.mix is None or plan.price is None or plan.cost_per_hour is None:
@@ -130,7 +126,6 @@ _TAKEN: Final[dict[Routing, tuple[str, str]]] = {
 
 
 def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
-    """Yield the sum of the devices and costs of several models."""
     sums = together(found)
     if sums is None:
         return
@@ -140,7 +135,6 @@ def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:
 
 
 def fewer_label(plan: Plan) -> str:
-    """Return the label of the case with fewer devices than the plan's."""
     gone = plan.outcome.devices - plan.fewer.devices if plan.fewer else plan.demand.spare + 1
     if plan.demand.spare:
         return f"{gone} gone"
@@ -188,7 +182,6 @@ def _best_by_energy(energy: Energy) -> str:
 
 
 def _server(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield settings of the server, and the fraction of requests that it refuses."""
     demand, refused = plan.demand, plan.outcome.refused
     if demand.most_ongoing is not None:
         yield "Limit", f"no batch above {demand.most_ongoing}, the requests that --max-ongoing lets a device have"

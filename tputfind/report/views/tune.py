@@ -57,7 +57,6 @@ _TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "undecided": "unsure", "
 
 
 def document(race: Race) -> Document:
-    """Return the winner, the table of variants, and the record of the winner."""
     title = f"{race.winner.model} on {race.device_name}: the best of {len(race.contenders)} variants for {race.goal}"
     chart = attempt("the plot", lambda: pareto(race, title))
     return whole(lambda: _document(race, title, chart), source=race, data=partial(_data, race), chart=chart)

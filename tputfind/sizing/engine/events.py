@@ -27,12 +27,10 @@ class Clock:
         self._scheduled = 0
 
     def at(self, time: float, call: Callable[[Any], None], argument: object) -> None:
-        """Schedule a call with an argument at a time."""
         self._scheduled += 1
         heappush(self.events, (time, self._scheduled, call, argument))
 
     def advance(self, until: float) -> None:
-        """Run the events that are due before a time."""
         events = self.events
         while events and events[0][0] < until:
             self.now, _, call, argument = heappop(events)
@@ -68,7 +66,6 @@ class Answers:
         self.batched, self.from_ms = list[int](), list[float]()
 
     def size(self, batch: Sequence[int]) -> int:
-        """Return the samples of a batch."""
         return len(batch) if self.samples is None else sum(map(self.samples.__getitem__, batch))
 
     def note(self, batch: Sequence[int], end: float, device: Device) -> None:
@@ -139,7 +136,6 @@ class Station:
         """Start the batches that can start on idle devices."""
 
     def free(self, device: Device) -> None:
-        """Take a device that has become idle."""
         self.idle.append(device)
         self.settle()
 
@@ -165,7 +161,6 @@ class Station:
         return batch
 
     def begin(self, device: Device, batch: list[int]) -> None:
-        """Run a batch on a device."""
         answers, clock, items = self.answers, self.clock, len(batch)
         size = items if answers.samples is None else answers.size(batch)
         took_ms = device.draw(size, items)

@@ -98,7 +98,6 @@ class Goal(NamedTuple):
 
     @property
     def late(self) -> float:
-        """The fraction of requests that may be late."""
         return 1 - self.percentile / 100
 
     def is_close(self, tail_ms: float) -> bool:
@@ -169,7 +168,6 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def meets_target(self) -> bool:
-        """Whether the target is certainly met."""
         return self.verdict == "meets"
 
     @property
@@ -188,7 +186,6 @@ class Simulated(NamedTuple):
 
     @property
     def largest_batch(self) -> int:
-        """The largest batch that was run."""
         return max((max(sizes) for sizes in self.sizes if sizes), default=0)
 
 
@@ -238,12 +235,10 @@ class Fleet(NamedTuple):
 
     @property
     def devices(self) -> int:
-        """The number of devices."""
         return sum(kind.devices for kind in self.kinds)
 
     @property
     def utilization(self) -> float:
-        """The rate over the throughput of all devices with full batches."""
         return self.rate_per_s / 1000 * self.traffic.mean_samples / sum(kind.per_ms for kind in self.kinds)
 
 
@@ -411,7 +406,6 @@ def _wander_ms(part: _Part, fleet: Fleet, goal: Goal, relaxations: float) -> flo
 
 
 def _saturated_outcome(fleet: Fleet) -> Simulated:
-    """Return the outcome of a fleet whose queue grows without bound."""
     figures = dict.fromkeys(("mean_ms", "p50_ms", "p95_ms", "p99_ms", "tail_ms", "tail_low_ms", "tail_high_ms"), inf)
     figures |= {"late": 1.0, "late_error": 0.0, "busy": 1.0, "mean_batch": max(kind.cap for kind in fleet.kinds)}
     outcome = _outcome(fleet, verdict="misses", requests=0, simulated=0, **figures)
@@ -440,7 +434,6 @@ def _parts(fleet: Fleet, cell: int) -> list[_Part]:
 
 
 def _plan(part: _Part, fleet: Fleet, effort: Effort) -> _Plan:
-    """Return the plan of a replication: its requests, relaxation time and usual batch times."""
     server, traffic = fleet.server, fleet.traffic
     rate_per_ms = fleet.rate_per_s / 1000 * part.share
     capacity = sum(kind.per_ms for kind in part.kinds)
@@ -573,7 +566,6 @@ def _batch_means(runs: Sequence[Sequence[_Run]], weights: NDArray[np.float64]) -
 
 
 def _differ(means: NDArray[np.float64], others: NDArray[np.float64]) -> bool:
-    """Whether two sets of batch means have significantly different means."""
     if min(means.size, others.size) < 2:
         return False
     error = sqrt(sum(float(each.var(ddof=1)) / each.size for each in (means, others)))
@@ -628,7 +620,6 @@ class _Latencies:
 
     @property
     def half_width(self) -> float:
-        """The relative half-width of the percentile's interval."""
         low, tail, high = self.tail
         return (high - low) / 2 / tail if high < inf else inf if tail < inf else 0.0
 

@@ -24,14 +24,12 @@ class Greedy(Station):
             super().arrive(request, items)
 
     def free(self, device: Device) -> None:
-        """Start the next batch on a device that has become idle."""
         if self.queue:
             self.begin(device, self.take(device.cap))
         else:
             self.idle.append(device)
 
     def settle(self) -> None:
-        """Start batches of waiting requests on idle devices, the longest idle first."""
         while self.idle and self.queue:
             device = self.idle.popleft()
             self.begin(device, self.take(device.cap))
@@ -109,7 +107,6 @@ class Mosec(Station):
 
     @classmethod
     def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
-        """Return the batching rule of a lone device."""
         count = len(came)
 
         def batch(head: int, free: float) -> tuple[float, int]:
@@ -205,7 +202,6 @@ class Triton(Station):
             self._make(is_timer=True)
 
     def _start(self) -> None:
-        """Let idle devices take ready batches."""
         now, size = self.clock.now, self.answers.size
         while self.idle and self._ready:
             batch = self._close_if_current(self._ready.popleft())
@@ -314,7 +310,6 @@ class Ray(Station):
 
     @classmethod
     def alone(cls, came: Sequence[float], cap: int, delay_ms: float) -> Alone:
-        """Return the batching rule of a lone device."""
         closed, count = deque[int](), len(came)
         head, first_ms = 0, inf
 

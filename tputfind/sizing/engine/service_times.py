@@ -75,14 +75,12 @@ class ServiceTimes:
         self.least_cap = max(whole) if whole else 1
 
     def replace_overheads(self, overheads: Overheads) -> ServiceTimes:
-        """Return the same times with other overheads."""
         other: ServiceTimes = copy(self)
         other.overheads, other._per_ms, other._mean_ms = overheads, {}, {}
         return other
 
     @property
     def largest(self) -> int:
-        """The largest batch size that was measured."""
         return self.sizes[-1]
 
     def curve_ms(self, batch_size: int, requests: float | None = None) -> NDArray[np.float64]:
@@ -233,7 +231,6 @@ def pads_batches(record: Record) -> bool:
 
 
 def timed_rows(record: Record) -> list[Row]:
-    """Return the rows with enough latencies for service times."""
     return [row for row in record.rows if row.failure is None and len(row.latency_ms) >= FEWEST_SAMPLES]
 
 

@@ -35,7 +35,6 @@ class Batch(NamedTuple):
 
     @property
     def power_w(self) -> float:
-        """The mean power during the batch."""
         return 1000 * self.energy_j / self.span_ms
 
 

@@ -65,7 +65,6 @@ class Offer(NamedTuple):
 
     @property
     def cost(self) -> float:
-        """The cost of the plan with this kind alone, per hour."""
         return self.per_hour * self.alone.devices
 
 

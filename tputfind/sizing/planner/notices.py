@@ -212,7 +212,6 @@ def _tick_s(gaps: Sequence[float]) -> float:
 
 
 def _edge_notice(edge: Edge, outcome: Outcome, demand: Demand) -> Notice:
-    """Return the notice that the number of devices is sensitive to the late fraction."""
     late, longer_ms = 100 - demand.percentile, demand.network_ms + BESIDE * demand.target_ms
     more_late, fewer_late, longer = (None if number is None else number + demand.spare for number in edge)
     below, above, digits = 100 - BESIDE * late, 100 - late / BESIDE, 4 if demand.percentile <= 99.9 else 5

@@ -84,12 +84,10 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def profile(self) -> Profile:
-        """The defaults of the server."""
         return PROFILES[self.batcher]
 
     @property
     def traffic(self) -> Traffic:
-        """The shape of the stream."""
         # The first recorded request ends no gap, and is not replayed.
         return Traffic(self.burstiness, self.gaps, self.samples_per_request, self.counts and self.counts[1:])
 
@@ -100,7 +98,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def mean_samples(self) -> float:
-        """Mean samples per request."""
         return self.traffic.mean_samples
 
     @property
@@ -115,7 +112,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def server(self) -> Server:
-        """The configured server."""
         return Server(
             self.batcher,
             self.wait_ms,
@@ -127,17 +123,14 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def overheads(self) -> Overheads:
-        """The overheads of the server."""
         return Overheads(self.overhead_per_batch_ms, self.overhead_per_request_ms, self.overhead_per_answer_ms)
 
     @property
     def target_ms(self) -> float:
-        """The latency target without the network's time, in ms."""
         return self.slo_ms - self.network_ms
 
     @property
     def goal(self) -> Goal:
-        """The target that a simulation is judged by."""
         return Goal(self.target_ms, self.percentile)
 
     @property
@@ -159,11 +152,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return min((measured, *filter(None, (self.max_batch_size, self.most_ongoing))))
 
     def replace_overheads(self, overheads: Overheads) -> Demand:
-        """Return the demand with other overheads."""
         return msgspec.structs.replace(self, **{f"overhead_{name}": ms for name, ms in overheads._asdict().items()})
 
     def __post_init__(self) -> None:
-        """Check fields against each other."""
         profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
         largest = max((samples for samples, _ in self.samples_per_request), default=1)
         is_delay = {

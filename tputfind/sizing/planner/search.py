@@ -125,7 +125,6 @@ class Search:
         self._longer = 0
 
     def at(self, **changed: object) -> Search:
-        """Return a search with changed fields of the demand, and the same service times."""
         return Search(self.record, msgspec.structs.replace(self.demand, **changed), self._tell, self.service)
 
     @cached_property
@@ -232,7 +231,6 @@ class Search:
             )
 
     def holds(self, outcome: Outcome) -> bool:
-        """Whether a fleet meets the target at the allowed utilization."""
         return outcome.utilization <= self.demand.highest_utilization and outcome.meets_target
 
     def holds_with_spare(self, outcome: Outcome) -> bool:
@@ -407,7 +405,6 @@ class Search:
         return can_tell(self.fleet(devices, cap, self.demand.rate_per_s), self.demand.goal, most, tail_ms)
 
     def outcome_under_more_traffic(self, outcome: Outcome) -> Outcome:
-        """Return the outcome of the same devices under 20 % more traffic."""
         rate_per_s = self.demand.rate_per_s * MORE_TRAFFIC
         effort = Effort(min(self._floor, _MOST_MORE_TRAFFIC), _MOST_MORE_TRAFFIC)
         return self._simulate(outcome.devices, outcome.batch_cap, rate_per_s, effort, _MORE).outcome
@@ -463,12 +460,10 @@ class Search:
         return simulate(self.fleet(devices, cap, rate_per_s), demand.goal, effort, (demand.seed, stream))
 
     def fleet(self, devices: int, cap: int, rate_per_s: float) -> Fleet:
-        """Return this many devices with a batch limit, under a rate."""
         demand = self.demand
         return Fleet([Kind(devices, cap, self.service)], rate_per_s, demand.server, demand.traffic)
 
     def keeps_up(self, devices: int, cap: int, rate_per_s: float) -> bool:
-        """Whether a fleet keeps up with a rate at the allowed utilization."""
         return self.demand.keeps_up_at(self.fleet(devices, cap, rate_per_s).utilization)
 
     def _rank_candidates(
@@ -521,7 +516,6 @@ class Search:
 
 
 def _merit(one: Simulated) -> tuple[bool, bool, float, float]:
-    """Return a sort key of outcomes, the best first."""
     outcome = one.outcome
     return not outcome.meets_target, outcome.verdict == "misses", outcome.late, outcome.tail_ms
 
@@ -646,7 +640,6 @@ def alone_ms(service: ServiceTimes, demand: Demand) -> float:
 
 
 def count_devices(devices: int) -> str:
-    """Return the number of devices with its noun: ``3 devices``."""
     return f"{devices} device{'s' * (devices > 1)}"
 
 
