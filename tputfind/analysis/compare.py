@@ -187,11 +187,7 @@ def compare(old: Record, new: Record, *, tolerance: float = TOLERANCE, force: bo
 
 
 def checked_tolerance(tolerance: float) -> float:
-    """Return the tolerance as a number.
-
-    Raises:
-        BadRequest: it is not a number between ``LEAST_TOLERANCE`` and 1.
-    """
+    """Return the tolerance as a number; raise BadRequest if it is not between ``LEAST_TOLERANCE`` and 1."""
     try:
         tolerance = options.number(tolerance)
     except ValueError as problem:

@@ -255,11 +255,7 @@ def _click_option(option: Option) -> click.Option:
 
 
 def _single_file(_context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> str | None:
-    """Return the one file of an option.
-
-    Raises:
-        UsageError: several are named; click would silently use the last.
-    """
+    """Return the one file of an option; raise UsageError if several are named: click would silently use the last."""
     if len(value) > 1:
         raise click.UsageError(f"{parameter.opts[0]} takes one file, and {len(value)} are named: {', '.join(value)}")
     return value[0] if value else None

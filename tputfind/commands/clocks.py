@@ -41,16 +41,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
 
 
 def read_request(models: Sequence[str], options: Mapping[str, object]) -> Asked:
-    """Return the request that a command line describes.
-
-    Args:
-        models: one or two.
-        options: those of ``spec.read_spec``, and ``batch_size``, ``repeats``, ``drop`` and ``host_work``, as text; None
-            if not given.
-
-    Raises:
-        BadRequest: all problems in one line.
-    """
+    """Return the request that a command line describes; raise BadRequest with all problems in one line."""
     # The host's work varies more than the device's, so a pipeline takes more timings.
     own: dict[str, object] = {
         "batch_size": 32,

@@ -121,12 +121,7 @@ def _compare_records(
 def _pairs(
     old: str, new: str, problems: list[TputfindError], notes: list[TputfindError]
 ) -> tuple[list[tuple[Record, Record]], list[Source]]:
-    """Return the pairs of records to compare, and the files that they were read from.
-
-    Raises:
-        BadRequest: the two have nothing in common.
-        BadRecord: a file is not a record.
-    """
+    """Return the pairs of records to compare, and the files that they were read from."""
     for name, place in (("OLD", old), ("NEW", new)):
         if not place:
             raise BadRequest(f"{name} is empty", "name a record, or a folder of records")
@@ -151,11 +146,7 @@ def _files(place: Path) -> list[Path]:
 
 
 def _read(place: Path, problems: list[TputfindError]) -> list[Record]:
-    """Return the records of a file or a folder; unreadable files of a folder become problems.
-
-    Raises:
-        BadRecord: the file has no records.
-    """
+    """Return the records of a file or a folder; unreadable files of a folder become problems."""
     read: list[Record] = []
     for path in _files(place):
         try:

@@ -34,11 +34,7 @@ from tputfind.units import echo
 
 
 def cluster_of(given: Given) -> Cluster | None:
-    """Return the requested cluster, or None for this host.
-
-    Raises:
-        BadRequest: options cannot be combined.
-    """
+    """Return the requested cluster, or None for this host; raise BadRequest if options cannot be combined."""
     named = [choice for choice in get_args(Choice) if given.get(choice)]
     if given["ray"] is None:
         if given["kinds"]:
@@ -76,12 +72,7 @@ class Request(NamedTuple):
 
 
 def read_request(given: Given) -> Request:
-    """Return the request that a command line describes, checked before anything is measured.
-
-    Raises:
-        BadRequest: a model, an option or a place is wrong, or they cannot be combined.
-        BadRecord: the record to resume cannot be read.
-    """
+    """Return the request that a command line describes, checked before anything is measured."""
     output = None if given["output"] is None else files.path_of("--output", given["output"])
     if given["resume"] is not None and output is not None:
         raise BadRequest("--output cannot be combined with --resume, which writes into the record's own folder")
@@ -163,11 +154,7 @@ def _merge_patience(spec: Spec, patience: Mapping[str, object]) -> Spec:
 
 
 def do(request: Request, *, show_traceback: bool) -> int:
-    """Measure, save, show, and return the exit code.
-
-    Raises:
-        TputfindError: the measurement failed before anything was measured.
-    """
+    """Measure, save, show, and return the exit code; raise TputfindError if that fails before anything is measured."""
     found: list[Measured] = []
     interrupted = False
     problems: list[TputfindError] = []
@@ -244,11 +231,7 @@ def _children(request: Request) -> Children:
 
 
 def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
-    """Announce which user code a resumed record runs: whoever received the record may not have looked at it.
-
-    Raises:
-        BadRecord: the code has changed since the record was made.
-    """
+    """Announce which user code a resumed record runs: whoever received the record may not have looked at it."""
     spec = request.job.specs[0]
     if spec.model == record.spec.model:
         resume.check_file(record)
@@ -259,11 +242,7 @@ def _check_what_is_run(request: Request, record: Record, path: Path) -> None:
 def _write(
     kept: Sequence[Measured], outputs: Outputs, problems: list[TputfindError]
 ) -> tuple[list[str], Document | None]:
-    """Write every requested file; failures are added to the problems.
-
-    Returns:
-        The paths of the saved records, and the document to show; None if there is nothing to show.
-    """
+    """Write all files, and note failures as problems; return the paths of the records, and what to show, if any."""
     from tputfind.report.outputs import forms
     from tputfind.report.views.records import document as document_of
 

@@ -30,13 +30,6 @@ _REFRESH_S, _EVERY_S = 0.2, 10.0
 
 
 def main(given: Given, *, show_traceback: bool) -> int:
-    """Plan for the demand, write and show the plans, and return the exit code.
-
-    Raises:
-        BadRequest: an option or a file is wrong.
-        BadRecord: a file is not a record.
-        TputfindError: no record allows a plan.
-    """
     places, records, observed = read_places(given), given.pop("records"), given.pop("observed")
     arrivals, price = given.pop("arrivals"), given.pop("price")
     if not records:

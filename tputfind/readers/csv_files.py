@@ -33,11 +33,7 @@ Kind = Literal["number", "date"]
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the non-empty rows of a CSV file with their line numbers.
-
-    Raises:
-        ValueError: the file cannot be read; the message says why.
-    """
+    """Yield the non-empty rows of a CSV file with their line numbers; raise ValueError if the file cannot be read."""
     data = _read(path)
     try:
         data.decode()
@@ -80,10 +76,7 @@ def arrivals_of(path: Path) -> Recorded:
     """Return the requests whose times are in the first column of a file, with or without a header.
 
     Times are seconds, or dates and times in ISO 8601; without a time zone they are UTC. Lines may be in any order. A
-    column with the header ``samples`` holds the samples of each request.
-
-    Raises:
-        BadRequest: the file cannot be read, or holds no such times or samples; its message names the line.
+    column with the header ``samples`` holds the samples of each request. BadRequest names the line that is wrong.
     """
     times: list[float] = []
     names: list[str] = []
@@ -126,9 +119,6 @@ def _add_fractions(times: list[float], rests: list[str], *, has_samples: bool) -
     """Return times with the milliseconds that a decimal comma has put into the second cells, if it has in all lines.
 
     Fractions of a second begin with 0 in a tenth of the lines; other numbers with three digits never do.
-
-    Raises:
-        ValueError: cells after the comma cannot be told from samples, or have a time zone.
     """
     found = [rest[0] for cell in rests if (rest := _MILLISECONDS.match(cell))]
     are_fractions = len(found) == len(times) and any(rest.startswith("0") for rest in found)
@@ -163,10 +153,7 @@ def _samples(cells: list[str], place: int) -> int:
 def log_of(path: Path) -> Log:
     """Return the log in a CSV file: ``sent`` and ``answered``, and ``begun`` and ``ended`` if it has both.
 
-    Times are seconds, or dates and times in ISO 8601, all of one clock.
-
-    Raises:
-        BadRequest: the file cannot be read, or holds no such times; its message names the line.
+    Times are seconds, or dates and times in ISO 8601, all of one clock. BadRequest names the line that is wrong.
     """
     try:
         rows = rows_of(path)
@@ -210,11 +197,7 @@ def _columns_of(header: list[str]) -> dict[str, int]:
 
 
 def prices_of(path: Path) -> list[Price]:
-    """Return the prices in a CSV file.
-
-    Raises:
-        BadRequest: the file cannot be read, or holds no prices; its message names the line.
-    """
+    """Return the prices in a CSV file; raise BadRequest, which names the line, if there are none."""
     try:
         return costs.read_prices(rows_of(path))
     except ValueError as error:

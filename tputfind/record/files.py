@@ -31,11 +31,7 @@ _USUAL_LONGEST_NAME: Final = 255
 
 
 def path_of(name: str, given: object) -> Path:
-    """Return the path given for ``name``, such as an option.
-
-    Raises:
-        BadRequest: it is no path, is empty, or has unprintable characters.
-    """
+    """Return the path given for an option; raise BadRequest if it is empty, unprintable or no path."""
     text = os.fspath(given) if isinstance(given, (str, os.PathLike)) else given
     if not isinstance(text, str):
         raise BadRequest(f"{name} {echo(text)} is not a path")
@@ -47,11 +43,7 @@ def path_of(name: str, given: object) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Check that a file can be written at ``path``, before the measurement starts.
-
-    Raises:
-        BadRequest: it cannot be written; the message says why.
-    """
+    """Raise BadRequest, which says why, if a file cannot be written at ``path``."""
     with _translate_errors(f"cannot write {path}"):
         try:
             descriptor = descriptor_of(path)
@@ -68,11 +60,7 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Create the folder if it is missing, and check that files can be written in it.
-
-    Raises:
-        BadRequest: files cannot be written there; the message says why.
-    """
+    """Create the folder if it is missing; raise BadRequest, which says why, if files cannot be written in it."""
     with _translate_errors(f"cannot write in {folder}", "choose another place to write to"):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -83,10 +71,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file through a temporary one in the same folder: readers see the old file or the new one, never a part.
 
     A link's target is replaced, not the link. A device, a pipe or an open file of this process (``/dev/stdout``) is
-    written to directly.
-
-    Raises:
-        BadRequest: the disk is full or the folder is missing; the old file, if there was one, is untouched.
+    written to directly. If writing fails with BadRequest, the old file is untouched.
     """
     with _translate_errors(f"cannot write {path}"):
         descriptor = descriptor_of(path)
@@ -191,12 +176,7 @@ def _hint_for_table(path: Path) -> str:
 
 
 def _read(path: Path) -> bytes:
-    """Return the bytes of a file; a pipe without a writer is empty, so that reading never blocks for ever.
-
-    Raises:
-        BadRecord: it is larger than any record.
-        OSError: it cannot be read.
-    """
+    """Return the bytes of a file; a pipe without a writer is empty, so that reading never blocks for ever."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123  # a descriptor has no path
         os.set_blocking(file.fileno(), True)
         data = file.read(_MOST_BYTES + 1)
@@ -210,9 +190,6 @@ def write_new(folder: Path, stem: str, data: bytes) -> Path:
 
     If that name or its CSV's exists, the time is added: ``resnet50-fp16-nvidia-h200-20261120T235328.json``. The file
     appears with its full content, and two simultaneous runs never use the same name.
-
-    Raises:
-        BadRequest: the disk is full or the folder is missing.
     """
     stem = _shorten_name(stem, _longest_name(folder) - len(_LONGEST_ENDING))
     now = f"{datetime.now().astimezone():%Y%m%dT%H%M%S}"
@@ -308,11 +285,7 @@ class RecordFile:
         return record_file
 
     def try_out(self, record: Record) -> None:
-        """Write a first record at its place and remove it again, before the measurement starts.
-
-        Raises:
-            BadRequest: it cannot be written; the message says why.
-        """
+        """Write a first record at its place and remove it again; raise BadRequest, which says why, if that fails."""
         if self.path is not None:
             path = Path(os.path.realpath(self.path))
         elif self._folder is not None:

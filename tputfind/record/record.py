@@ -442,11 +442,7 @@ def check_record(name: str, value: object) -> None:
 
 
 def decode_record(data: bytes, name: str) -> Record:
-    """Return the record from the bytes of ``Record.to_json``; ``name`` names them in errors.
-
-    Raises:
-        BadRecord: the bytes are cut short, malformed, or of a schema that this version does not read.
-    """
+    """Return the record from its JSON; raise BadRecord, with this name, if it is malformed or of a newer schema."""
     with told_as_bad_record(name):
         data = printable_json(data)
         if data.lstrip().startswith(b"["):

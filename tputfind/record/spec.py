@@ -487,11 +487,7 @@ def apply_findings(asked: Spec, found: Spec) -> Spec:
 
 
 def own_step(spec: Spec) -> Spec:
-    """Return the spec of a step of the user's own: unchanged, under torch's default autograd mode.
-
-    Raises:
-        BadRequest: options would change a model.
-    """
+    """Return the spec of a step of the user's own, run as it is; raise BadRequest if options would change a model."""
     if refused := refused_by_step(spec):
         accumulates = {"--accumulate", "--effective-batch"}.intersection(refused)
         raise BadRequest(
@@ -770,10 +766,7 @@ def _percentile(value: object) -> float:
 
 
 def _device(value: object) -> str:
-    """Return the name of a device, or several separated by commas.
-
-    An installed package may add kinds of devices.
-    """
+    """Return the name of a device, or several separated by commas; an installed package may add kinds of devices."""
     text = values.device_text(value)
     if not isinstance(text, str):
         raise values.none_of(text, DEVICES)

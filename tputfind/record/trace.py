@@ -44,11 +44,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     packed: bytes
 
     def events(self) -> Iterator[Event]:
-        """Yield the events.
-
-        Raises:
-            ValueError: the bytes hold no valid events.
-        """
+        """Yield the events; raise ValueError if the bytes hold no valid ones."""
         whole = zlib.decompressobj()
         try:
             data = whole.decompress(self.packed, (MOST_EVENTS + 1) * array("Q").itemsize)

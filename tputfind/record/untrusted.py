@@ -17,13 +17,9 @@ _KEEP_LINES: Final = "traceback"
 
 
 def printable_json(data: bytes) -> bytes:
-    """Return JSON with only printable text; the same bytes if they are printable already.
+    """Return JSON with only printable text, and line ends in tracebacks alone; the same bytes if it is so already.
 
-    Line ends are kept in tracebacks only.
-
-    Raises:
-        msgspec.DecodeError: a part is not JSON, even one that no field reads.
-        RecursionError: it nests too deep.
+    A part that is not JSON raises msgspec.DecodeError even if no field reads it; RecursionError if it nests too deep.
     """
     if not _SUSPECT.search(data):
         return data
@@ -75,12 +71,7 @@ def command_of(data: bytes) -> str | None:
 
 
 def check_schema(data: bytes, name: str, newest: int) -> None:
-    """Check that the JSON has a schema that this version reads.
-
-    Raises:
-        BadRecord: the schema is newer.
-        msgspec.DecodeError: it is not JSON, or has no schema.
-    """
+    """Raise BadRecord if the schema of JSON is newer than this version reads, msgspec.DecodeError if it has none."""
     schema = msgspec.json.decode(data, type=_Header).schema
     if schema > newest:
         raise BadRecord(
@@ -93,11 +84,7 @@ _T = TypeVar("_T")
 
 
 def decode_json(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
-    """Return JSON from other writers as a value; ``name`` names the bytes in errors.
-
-    Raises:
-        BadRecord: the bytes are cut short, malformed, or of a schema that this version does not read.
-    """
+    """Return a value from JSON; raise BadRecord, with this name, if it is malformed or of a newer schema."""
     with told_as_bad_record(name):
         data = printable_json(data)
         check_schema(data, name, newest)

@@ -157,11 +157,7 @@ class Outputs:
         self.problems: list[TputfindError] = []
 
     def check(self, output: Output) -> None:
-        """Refuse an output that cannot be written, or would replace a protected file.
-
-        Raises:
-            BadRequest: the output is refused; the message says why.
-        """
+        """Raise BadRequest, which says why, if an output cannot be written, or would replace a protected file."""
         path = output.path
         files.check_writable(path)
         if files.descriptor_of(path) is not None or not path.is_file():
@@ -179,12 +175,9 @@ class Outputs:
             raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 
     def check_all(self, table: Output | None = None) -> None:
-        """Refuse outputs that ``check`` refuses, and two outputs in the same file.
+        """Raise BadRequest for an output that ``check`` refuses, and for two outputs in the same file.
 
         ``--save`` may also name the ``table`` of a resumed record, its CSV, since the content is the same.
-
-        Raises:
-            BadRequest: an output is refused; the message names it and says why.
         """
         outputs = [*self._named, *([table] if table is not None else [])]
         for _ in range(2):  # twice, since a folder made for one output may be at the path of another
@@ -253,9 +246,6 @@ def check_places(
 
     A measurement replaces only measurements of the same ``question``. The result has by default all ``forms`` that its
     kind of JSON allows. ``table`` is the CSV of a resumed record.
-
-    Raises:
-        BadRequest: an output cannot be written, or would replace a protected file.
     """
     drawn = draw.ENDINGS if json in _DRAWN else ()
     can_be = [form for form in forms or ENDINGS if form in drawn or form not in draw.ENDINGS]
@@ -298,11 +288,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 
 def is_report(path: Path, kind: Kind) -> bool:
-    """Return whether a file is a report of this kind that this tool wrote.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return whether a file is a report of this kind that this tool wrote; raise OSError if it cannot be read."""
     with path.open("rb") as file:
         return _OF_KIND[kind].match(file.read(_LOOKED_AT_BYTES)) is not None
 

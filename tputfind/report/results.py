@@ -43,11 +43,7 @@ def document_of(result: Any) -> Document:
 
 
 def save(result: Any, names: Sequence[str | os.PathLike[str]], *, overwrite: bool) -> None:
-    """Write a result to files; the ending of each sets its form.
-
-    Raises:
-        BadRequest: a file cannot be written; this is the error of the first one.
-    """
+    """Write a result to files; the ending of each sets its form. Raise the BadRequest of the first that fails."""
     from tputfind.report.outputs import forms
 
     made = forms(document_of(result))
@@ -68,11 +64,6 @@ def frame(result: Any) -> pd.DataFrame:
 
 
 def plot(result: Any) -> Figure:
-    """Return the plot of a result.
-
-    Raises:
-        BadRequest: the result has no plot, or matplotlib is not installed.
-    """
     from tputfind.report.charts import draw
 
     chart = document_of(result).chart

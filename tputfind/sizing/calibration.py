@@ -118,11 +118,7 @@ class Batches(NamedTuple):
 
 
 def batches_of(log: Log) -> Batches:
-    """Return the batches of a log, in order.
-
-    Raises:
-        ValueError: the log lacks the start and end of batches.
-    """
+    """Return the batches of a log, in order; raise ValueError if it lacks their start and end."""
     if log.begun_ms is None or log.ended_ms is None:
         raise ValueError("the log does not show when batches began and ended")
     begun, first, batch_of, sizes = np.unique(log.begun_ms, return_index=True, return_inverse=True, return_counts=True)
@@ -406,11 +402,7 @@ class Calibration(NamedTuple):
 
 
 def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[str]) -> Log:
-    """Return the log from its columns, in seconds; ``lines`` name the rows in errors.
-
-    Raises:
-        ValueError: there are too few rows, or times that contradict each other.
-    """
+    """Return the log from its columns, in seconds; raise ValueError, with one of ``lines``, if it is wrong."""
     if len(lines) < _FEWEST:
         raise ValueError(f"{len(lines)} requests are too few: at least {_FEWEST} are needed")
     order = np.argsort(np.array(columns["sent"]), kind="stable")
@@ -431,10 +423,8 @@ def log_of(name: str, columns: Mapping[str, Sequence[float]], lines: Sequence[st
 def calibrate(record: Record, server: Server, cap: int, logs: Sequence[Log], seed: int) -> Calibration:
     """Return the overheads of a server from its logs, each of one device like that of the record.
 
-    ``server`` has no overheads and no limit on its queue, because all requests of a log were answered.
-
-    Raises:
-        BadRequest: the logs are too few or too light, or do not fit the record.
+    ``server`` has no overheads and no limit on its queue, because all requests of a log were answered. BadRequest says
+    that the logs are too few or too light, or do not fit the record.
     """
     logs = [log.cut(slice(_MOST_REQUESTS)) for log in logs]
     bench = Bench(service_times_of(record), server, cap, seed)
@@ -493,11 +483,7 @@ def _check(bench: Bench, logs: Sequence[Log], light: Sequence[Log], most_per_s: 
 
 
 def _extremes(bench: Bench, found: Found) -> list[Estimate]:
-    """Return the overheads of a fast and of a slow server, which bound the time of full batches with 90 %.
-
-    Raises:
-        BadRequest: the two are too far apart.
-    """
+    """Return the overheads of a fast and of a slow server, which bound the time of full batches with 90 %."""
     full_ms = found.draws[:, 0] + bench.cap * found.draws[:, 1]
     low_ms, high_ms = np.quantile(full_ms, _LIKELY)
     if (high_ms - low_ms) / 2 > _UNSURE * bench.service.mean_ms(bench.cap):

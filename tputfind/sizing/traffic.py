@@ -141,11 +141,7 @@ def without_idle(times: NDArray[np.float64], longest: float, window: float) -> N
 
 
 def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
-    """Return the times between requests from their arrival times; ``names`` name these in errors.
-
-    Raises:
-        ValueError: they are too few or too many, fall, or lie too far apart.
-    """
+    """Return the times between requests from their times; raise ValueError, with one of ``names``, if these fall."""
     for number, (before, time) in enumerate(pairwise(times), start=1):
         if not 0 <= time - before <= _LONGEST_GAP:
             rise = f"times must rise, by at most {_LONGEST_GAP:g}"
@@ -187,8 +183,7 @@ def _read_list(value: object, read: Callable[[object], _Value], what: str) -> li
 def read_shares(value: object) -> Shares:
     """Read samples per request: ``4``, or fractions or weights such as ``1:0.8,4:0.2``; or a mapping of them.
 
-    Raises:
-        ValueError: the value is invalid; numbers below 1 are fractions, and must add up to 1.
+    Numbers below 1 are fractions, and must add up to 1.
     """
     if isinstance(value, str) and ":" in value:
         pairs: list[Sequence[object]] = [part.split(":") for part in value.split(",")]

@@ -52,14 +52,11 @@ class ServiceTimes:
         whole: tuple[int, ...] | None = None,
         padded: bool = False,
     ) -> None:
-        """Take the samples of every batch size, in ms.
+        """Take the samples of every batch size, in ms; raise ValueError if one has none.
 
         ``whole`` are the sample counts of many requests that stay whole: they determine the full batches, and the
         overhead of a request counts once for all its samples. A server fills batches up to a measured size if they are
         ``padded``.
-
-        Raises:
-            ValueError: there are no samples.
         """
         if not measured or not all(measured.values()):
             raise ValueError("no batch size has samples")

@@ -171,11 +171,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_prices(rows: Iterable[tuple[int, Sequence[str]]]) -> list[Price]:
-    """Return the prices in a table. Each row comes with the number of its line; the first is the header.
-
-    Raises:
-        ValueError: the table is invalid; the message names the line.
-    """
+    """Return the prices in a table of lines with their numbers, the first a header; raise ValueError if it is wrong."""
     names: Sequence[str] = ()
     prices = dict[str, Price]()
     for line, cells in rows:

@@ -45,12 +45,7 @@ _HANGS: Final = 0.1
 
 
 def solve_demand(record: Record, demand: Demand, tell: Tell | None = None) -> Demand:
-    """Return the demand with the answer filled in.
-
-    Raises:
-        BadRequest: the record has no rows with service times.
-        NoPlan: the devices meet the target at no rate, or keep up with the rate at no target.
-    """
+    """Return the demand with the answer filled in; raise NoPlan if no rate or no target can be met."""
     serving = (demand.devices or 0) - demand.spare
     if demand.solve == "rate":
         return msgspec.structs.replace(demand, rate_per_s=_highest_rate(Search(record, demand, tell), serving))
@@ -64,9 +59,6 @@ def _highest_rate(search: Search, devices: int) -> float:
 
     The percentile need not rise with the rate: rates are tried from the highest down until one meets the target,
     and the interval up to the last failure is then bisected. Pilots skip rates far from the target.
-
-    Raises:
-        NoPlan: they meet it at none of the rates that were tried.
     """
     search.check_lone_requests()
     most_per_s = search.most_share / min(search.fleet(devices, cap, 1.0).utilization for cap in search.caps)
@@ -93,11 +85,7 @@ def _highest_rate(search: Search, devices: int) -> float:
 
 
 def _tightest_target(search: Search, devices: int) -> float:
-    """Return the tightest target that the devices meet at the rate: the least percentile over all batch limits.
-
-    Raises:
-        NoPlan: they do not keep up, or not at the allowed utilization, or are sure to meet none of the targets tried.
-    """
+    """Return the tightest target that the devices meet at the rate: the least percentile over all batch limits."""
     demand = search.demand
     open_search = search.at(slo_ms=demand.network_ms + _LONGEST_MS)
     fleets = {devices, devices + demand.spare}

@@ -273,9 +273,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     For a given number of devices, return their performance: at the given rate and target, or at the highest rate or the
     tightest target that they can meet.
 
-    Raises:
-        BadRequest: the record has no rows with service times.
-        NoPlan: no number of devices meets the demand.
+    Raise BadRequest if the record has no service times, NoPlan if no number of devices meets the demand.
     """
     demand = solve_demand(record, demand, tell)
     search = Search(record, demand, tell)
@@ -339,12 +337,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
 def plan_by_logs(
     record: Record, demand: Demand, logs: Sequence[Log], price: Price | None = None, tell: Tell | None = None
 ) -> Plan:
-    """Return the plan of a server with overheads from logs; its range includes their uncertainty.
-
-    Raises:
-        BadRequest: the logs cannot determine the overheads, or the demand excludes logs.
-        NoPlan: no number of devices meets the demand.
-    """
+    """Return the plan of a server with overheads from logs; its range includes their uncertainty."""
     if demand.traffic.has_several_samples:
         raise BadRequest("--observed does not go with requests of several samples")
     if demand.overheads != Overheads():
@@ -369,11 +362,7 @@ def calibration_of(record: Record, demand: Demand, logs: Sequence[Log]) -> Calib
 
 
 def add_estimate(demand: Demand, estimate: Estimate) -> Demand:
-    """Return the demand with overheads; time in transit is added to that of the network.
-
-    Raises:
-        BadRequest: the network takes all of the target.
-    """
+    """Return the demand with overheads and with time in transit; raise BadRequest if that leaves none of the target."""
     network_ms = demand.network_ms + estimate.beside
     if network_ms >= demand.slo_ms:
         raise BadRequest(

@@ -221,11 +221,7 @@ def read_demand(options: Mapping[str, object]) -> Demand:
 
 
 def read_overhead(value: object) -> Overheads:
-    """Read overheads: ``0.5ms+0.05ms`` per batch and per request, optionally a third per answer; or a preset.
-
-    Raises:
-        ValueError: it is neither; in Python a sequence of such times is read too.
-    """
+    """Read overheads: ``0.5ms+0.05ms`` (a batch, a request, and perhaps an answer), a sequence of them, or a preset."""
     word = value.strip().lower() if isinstance(value, str) else None
     if word in PRESETS:
         return PRESETS[word]

@@ -104,11 +104,7 @@ class Search:
     def __init__(
         self, record: Record, demand: Demand, tell: Tell | None = None, service: ServiceTimes | None = None
     ) -> None:
-        """Take a record, a demand, a progress callback, and service times, if not those of the record's own samples.
-
-        Raises:
-            BadRequest: the record has no rows with service times, or no batch can take the requests.
-        """
+        """Take a record, a demand, a progress callback, and service times, if not those of the record's own samples."""
         self.record, self.demand, self._tell = record, demand, tell
         self.service = service or service_times_of(record, demand.overheads, demand.traffic, is_whole=demand.is_whole)
         self.most = demand.largest_batch(self.service.largest)
@@ -169,10 +165,7 @@ class Search:
     def least(self) -> Outcome:
         """Return the least number of devices that meets the demand, with the batch limit that leaves the most room.
 
-        Pilots find its neighbourhood, and judgements decide.
-
-        Raises:
-            NoPlan: no number of devices meets the demand.
+        Pilots find its neighbourhood, and judgements decide. Raise NoPlan if no number of devices meets the demand.
         """
         self.check_lone_requests()
         lowest = self.keeping_up(1.0)
@@ -601,11 +594,7 @@ def narrow(
 
 
 def least_cap(demand: Demand, service: ServiceTimes, most: int) -> int:
-    """Return the smallest batch limit to try, up to ``most``.
-
-    Raises:
-        BadRequest: no batch up to ``most`` can take the requests, or each would be split into too many.
-    """
+    """Return the smallest batch limit to try; raise BadRequest if no batch up to ``most`` can take the requests."""
     largest = demand.samples_per_request[-1][0]
     if demand.is_whole and largest > most:
         raise BadRequest(
