@@ -207,20 +207,7 @@ def _row(race: Race, one: Contender) -> tuple[str | Cell, ...]:
 
 
 def _data(race: Race) -> Table:
-    names = (
-        "model",
-        "recipe",
-        "batch_size",
-        "outcome",
-        "against",
-        "ratio",
-        "low",
-        "high",
-        "seconds",
-        "reason",
-        "of_winner",
-    )
-    lines = (
+    lines = [
         {
             "model": one.spec.model,
             "recipe": recipe_of(one.spec),
@@ -235,5 +222,5 @@ def _data(race: Race) -> Table:
             "of_winner": one.of_winner,
         }
         for one in race.contenders
-    )
-    return data_table(names, lines)
+    ]
+    return data_table(tuple(next(iter(lines), ())), lines)
