@@ -317,10 +317,7 @@ def _question_in(data: bytes, name: str, kind: Kind) -> Question:
     return identity.question_of(_DECODED.get(kind, files.decode)(data, name))
 
 
-_DECODED: Final[dict[Kind, Callable[[bytes, str], object]]] = {
-    "comparison": decode_comparisons,
-    "race": decode_race,
-}
+_DECODED: Final[dict[Kind, Callable[[bytes, str], object]]] = {"comparison": decode_comparisons, "race": decode_race}
 
 
 def _has_content(path: Path, data: bytes) -> bool:

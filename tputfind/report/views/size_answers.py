@@ -22,10 +22,7 @@ OVERHEADS: Final = {
 MORE_LABEL: Final = f"{MORE_TRAFFIC - 1:.0%} more"
 _LISTED: Final = 4
 """Maximum numbers of samples that are listed with their fractions."""
-_QUEUES: Final[Mapping[Batcher, str]] = {
-    "triton": " (max_queue_size)",
-    "mosec": " (--capacity)",
-}
+_QUEUES: Final[Mapping[Batcher, str]] = {"triton": " (max_queue_size)", "mosec": " (--capacity)"}
 """Settings of servers that limit a queue; those of Ray Serve count what waits at each caller."""
 
 
@@ -79,11 +76,7 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     rate = format_figure(plan.more_traffic.rate_per_s)
     yield MORE_LABEL, f"{rate} requests/s on all {outcome.devices}: {more}"
     yield "Rules of thumb", _thumb(plan.rules)
-    added = [
-        f"{format_amount(getattr(demand, name))} ms {words}"
-        for name, words in OVERHEADS.items()
-        if getattr(demand, name)
-    ]
+    added = [f"{format_amount(ms)} ms {words}" for name, words in OVERHEADS.items() if (ms := getattr(demand, name))]
     if plan.observed is not None:
         yield "Overheads", _overheads(plan.observed)
     elif added:

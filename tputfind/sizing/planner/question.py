@@ -18,15 +18,7 @@ from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Goal
 from tputfind.sizing.engine.servers import PROFILES, Batcher, Profile, Server
 from tputfind.sizing.engine.service_times import Overheads
-from tputfind.sizing.traffic import (
-    ALONE,
-    FEWEST_ARRIVALS,
-    Traffic,
-    read_counts,
-    read_gaps,
-    read_shares,
-    shares_of,
-)
+from tputfind.sizing.traffic import ALONE, FEWEST_ARRIVALS, Traffic, read_counts, read_gaps, read_shares, shares_of
 from tputfind.units import echo
 
 BATCHERS: Final = get_args(Batcher)
@@ -113,12 +105,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def server(self) -> Server:
         return Server(
-            self.batcher,
-            self.wait_ms,
-            self.routing,
-            self.is_whole,
-            self.max_queue or inf,
-            self.overhead_per_answer_ms,
+            self.batcher, self.wait_ms, self.routing, self.is_whole, self.max_queue or inf, self.overhead_per_answer_ms
         )
 
     @property
@@ -157,11 +144,7 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         profile, devices, wait_ms, timed = self.profile, self.devices, self.wait_ms, len(self.gaps or ()) + 1
         largest = max((samples for samples, _ in self.samples_per_request), default=1)
-        is_delay = {
-            "any": True,
-            "none": wait_ms == 0,
-            "whole ms": wait_ms >= 1 and wait_ms == int(wait_ms),
-        }
+        is_delay = {"any": True, "none": wait_ms == 0, "whole ms": wait_ms >= 1 and wait_ms == int(wait_ms)}
         rules = [
             (devices is None or self.spare < devices, f"--spare {self.spare} leaves none of {devices} devices"),
             (self.target_ms > 0, f"--network {self.network_ms:g} ms leaves nothing of --slo {self.slo_ms:g} ms"),
