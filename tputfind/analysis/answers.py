@@ -85,10 +85,7 @@ def largest_of(edge: Edge | None) -> str:
 
 
 def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:
-    """Return the row of the highest throughput among those whose latency percentile meets the SLO.
-
-    A row with too few latency samples for the percentile does not count.
-    """
+    """Return the fastest row whose latency percentile meets the SLO; one with too few samples for it does not count."""
     return fastest([row for row in rows if _meets(row, slo_ms, percent)])
 
 
@@ -179,10 +176,7 @@ def ran_in_one_of_several(record: Record, row: Row) -> bool:
 
 
 def known_interval(record: Record, row: Row) -> stats.Interval | None:
-    """Return the interval of a row's throughput as shown; None for a row with only one of several processes.
-
-    Its interval would be narrower than that of a row with all processes.
-    """
+    """Return a row's throughput interval as shown; None with one of several processes: it would look too narrow."""
     return None if ran_in_one_of_several(record, row) else throughput_interval(row)
 
 
@@ -224,10 +218,7 @@ def _format_of_row(record: Record, row: Row, value: float, interval: stats.Inter
 
 
 def latency_interval_ms(row: Row) -> stats.Interval | None:
-    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None if it is unknown.
-
-    The median is its middle, so that it may reach below 0.
-    """
+    """Return the confidence interval of the median latency, with ``REPEATABILITY``; None if it is unknown."""
     interval_ms = stats.median_interval([timing.latency_ms for timing in row.timings])
     if interval_ms is None or row.failure is not None:
         return None

@@ -74,10 +74,7 @@ _TurnsOf = Callable[[Sequence[float]], Sequence[Sequence[float]]]
 def _change(
     base: clocks.Figures | None, other: clocks.Figures | None, turns_of: _TurnsOf = clocks.split_by_turn
 ) -> _Change | None:
-    """Compare two means turn by turn, so that disturbances of a turn, which affect both, cancel.
-
-    Return None if one is missing, or if the base is 0.
-    """
+    """Compare two means turn by turn, so that disturbances of both cancel; None if one is missing or the base is 0."""
     if base is None or other is None or base.mean_ms <= 0:
         return None
     share = other.mean_ms / base.mean_ms - 1

@@ -250,10 +250,7 @@ def compare_turns(
     differs: tuple[str, ...] = (),
     images: bool = True,
 ) -> Comparison:
-    """Return the comparison of two models or recipes that were timed in turn, a row for each batch size.
-
-    ``images`` says whether an input of either is an image: see ``name_of``.
-    """
+    """Return the comparison of two variants that were timed in turn, by batch size; ``images`` as for ``name_of``."""
     rows = tuple(judged_in_turn(one, tolerance, len(tried)) for one in tried)
     ran = [row for row in rows if row.ratio is not None]
     return Comparison(

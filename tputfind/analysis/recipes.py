@@ -139,10 +139,7 @@ def _speedups(record: Record, plain: Record, what: str) -> Iterator[str]:
 
 
 def _is_tie(here: Row, there: Row) -> bool:
-    """Whether the 95 % interval of the ratio of two throughputs includes 1.
-
-    If it is unknown, as for rows of one process, whether the intervals of the throughputs overlap.
-    """
+    """Whether the 95 % interval of two throughputs' ratio includes 1, or, if it is unknown, whether theirs overlap."""
     interval = rate_ratio_interval(here, there)
     if interval is not None:
         return interval.low <= 1 <= interval.high

@@ -26,10 +26,7 @@ _WINDOWS_OF_BLOCK: Final = 2
 
 
 class Scatter(NamedTuple):
-    """How far rounds differ: the standard deviation of the log ratio of two variants, and its degrees of freedom.
-
-    There are 0 degrees of freedom if it is assumed.
-    """
+    """How far rounds differ: the standard deviation of a log ratio, and its degrees of freedom, 0 if it is assumed."""
 
     deviation: float
     freedom: int = 0
@@ -135,14 +132,8 @@ class Turns(msgspec.Struct, frozen=True, kw_only=True):
         Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013). The interval is Student's t over rounds. It has a
         confidence of ``VERDICT_CONFIDENCE``, or 95 % with ``scatter``, for all ``comparisons`` together and for every
         test in ``LOOKS``, or after every round of a race (Bonferroni): stopping at the first certain verdict does not
-        raise the error rate.
-
-        Args:
-            variant: the variant in the numerator.
-            to: the variant in the denominator.
-            comparisons: the number of intervals that hold together.
-            scatter: that of all pairs of a race together; or an assumed one, which counts if there are too few rounds
-                to estimate it, and to which the variation within the rounds is added.
+        raise the error rate. ``scatter`` is that of all pairs of a race together; or an assumed one, which counts if
+        there are too few rounds to estimate it, and to which the variation within the rounds is added.
         """
         count = len(self.rounds)
         ratios = [_log_ratios(one, variant, to) for one in self.rounds]

@@ -15,10 +15,7 @@ _MODELS: Final = ("MODEL", "PATTERN")
 def complete_value(
     takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool = False
 ) -> list[CompletionItem]:
-    """Return the completions of a value, of which a part is typed already.
-
-    ``takes`` are the choices, or the placeholder of the value in help; with ``lists``, commas may separate several.
-    """
+    """Return completions of a value, or of the last in ``lists``; ``takes`` are its choices, or its placeholder."""
     if isinstance(takes, tuple):
         return [CompletionItem(choice) for choice in _choices(takes, incomplete, lists)]
     words = models() if takes in _MODELS else ["DEFAULT"] if takes == "NAME|FILE" else []

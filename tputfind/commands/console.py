@@ -195,10 +195,7 @@ def stop_signals() -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def terminal_that_may_be_gone(problems: list[TputfindError], stream: Literal[1, 2] = 1) -> Iterator[None]:
-    """Ignore that a standard stream has no reader any more: by then, the result is in files.
-
-    Any other failure to print, such as a full disk, is added to the problems.
-    """
+    """Ignore that a standard stream has no reader: the result is in files. Add other failures to the problems."""
     try:
         yield
         (sys.stdout if stream == 1 else sys.stderr).flush()

@@ -32,10 +32,7 @@ def record_sources(names: Iterable[str | Path]) -> list[Source]:
 
 
 def model_sources(specs: Iterable[Spec]) -> list[Source]:
-    """Return the files that measuring these models is known to read, without importing anything.
-
-    Files that a user's own code opens are unknown.
-    """
+    """Return the files that measuring these models reads, except what a user's own code opens; import nothing."""
     return list(dict.fromkeys(source for spec in specs for source in _model_sources(spec)))
 
 

@@ -61,10 +61,7 @@ def _apply_request(record: Record, asked: Mapping[str, str]) -> Record:
 
 
 def _document(records: Sequence[Record], asked: Sequence[Spec], others: Sequence[Result]) -> Document:
-    """Return all results as one document: first the records, with their own specs, then results of other commands.
-
-    Its table, its plot and its page are those of the records.
-    """
+    """Return all results as one document, records first; its table, its plot and its page are those of the records."""
     of_others = [document_of(one) for one in others]
     parts = [view.document(records, asked), *of_others] if records else of_others
     if len(parts) == 1:

@@ -86,10 +86,7 @@ class Asked(NamedTuple):
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one timing method, in ms per batch: the samples that count, in order of time, and their summary.
-
-    ``std_ms`` is None for a single sample.
-    """
+    """Results of one timing method, in ms per batch: the samples that count, in order of time, and their summary."""
 
     mean_ms: Amount
     median_ms: Amount

@@ -337,10 +337,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice to the reader: what was seen, the likely cause, what to try.
-
-    ``batch_sizes`` are the rows that it concerns; empty if it concerns the whole run.
-    """
+    """A notice: what was seen, its likely cause, what to try, and the rows that it concerns; none for the whole run."""
 
     kind: str
     seen: str
@@ -404,10 +401,7 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         return next((row for row in self.rows if row.batch_size == batch_size), None)
 
     def scaling_efficiency(self, row: Row) -> float | None:
-        """Return the throughput of a row as a fraction of that of its devices working alone; None if unknown.
-
-        The throughput of one device is that of the same batch size, measured in the same run.
-        """
+        """Return a row's throughput over that of its devices alone, at its batch size in this run; None if unknown."""
         single = next((one for one in self.single_rows if one.batch_size == row.batch_size), None)
         if single is None or not single.samples_per_s or row.samples_per_s is None:
             return None

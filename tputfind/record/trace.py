@@ -66,10 +66,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack_events(events: Iterable[Event]) -> bytes:
-    """Return events as the bytes of a ``Trace``.
-
-    A release counts back from the latest allocation, so that every step yields the same bytes, which compress well.
-    """
+    """Return events as the bytes of a ``Trace``; releases count back, so that steps are alike and compress well."""
     numbers, allocated = array("Q"), 0
     for kind, value in events:
         allocated += kind == "allocate"

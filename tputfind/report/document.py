@@ -203,10 +203,7 @@ def sections_of(what: str, make: Callable[[], Iterable[Section]]) -> tuple[Secti
 
 
 def whole(make: Callable[[], Document], **forms: Any) -> Document:
-    """Return the document of a result from ``make``; ``forms`` are the fields for other files.
-
-    If ``make`` fails, the document holds the defect, and the other files are still available.
-    """
+    """Return a result's document, or one of the defect that prevented it; ``forms`` are the fields for other files."""
     made = attempt("the report", make)
     return msgspec.structs.replace(Document(sections=(made,)) if isinstance(made, Defect) else made, **forms)
 

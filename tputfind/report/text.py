@@ -88,10 +88,7 @@ def legend(record: Record) -> str:
 
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
-    """Return the records of each model that was measured in several recipes, with the same SLO, and is otherwise alike.
-
-    Of several records of a recipe, the newest counts.
-    """
+    """Return the newest records of each model in several recipes with the same SLO that are otherwise alike."""
     works: dict[object, list[Record]] = {}
     for record in records:
         works.setdefault((identity.work_key(record), answers.slo_of(record.spec)), []).append(record)

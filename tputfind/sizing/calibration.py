@@ -105,10 +105,7 @@ class Found(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """The start, end and size of each batch, and the time at which its first request was sent; times in ms.
-
-    ``batch_of`` is the batch number of each request.
-    """
+    """The start, end, size and first sending of each batch, in ms, and the batch number of each request."""
 
     begun: Floats
     ended: Floats

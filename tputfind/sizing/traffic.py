@@ -181,10 +181,7 @@ def _read_list(value: object, read: Callable[[object], _Value], what: str) -> li
 
 
 def read_shares(value: object) -> Shares:
-    """Read samples per request: ``4``, or fractions or weights such as ``1:0.8,4:0.2``; or a mapping of them.
-
-    Numbers below 1 are fractions, and must add up to 1.
-    """
+    """Read samples per request: ``4``, or weights or fractions (of sum 1) such as ``1:0.8,4:0.2``, or a mapping."""
     if isinstance(value, str) and ":" in value:
         pairs: list[Sequence[object]] = [part.split(":") for part in value.split(",")]
     elif isinstance(value, Mapping):

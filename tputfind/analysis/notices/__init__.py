@@ -29,10 +29,7 @@ _LAST: Final = (
 
 
 def of(record: Record) -> tuple[Notice, ...]:
-    """Return the notices of a record: of the model, the search, failures and rows; each kind once for all its rows.
-
-    Notices that change a decision come first, those of noise last.
-    """
+    """Return the notices of a record, each kind once for all its rows; those that change a decision come first."""
     timed = [row for row in record.rows if row.failure is None and row.timings]
     found = [
         *record.caveats,

@@ -108,10 +108,7 @@ def _host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice
 
 
 def _graph_break_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Yield the notice of steps that were compiled in part.
-
-    Without a compiling mode, the model compiles parts of itself, each a graph of its own.
-    """
+    """Yield the notice of steps compiled in part; a model that compiles parts of itself has a graph for each."""
     whole = is_compile_mode(record.spec.mode)
     compiled = {row.batch_size: [timing.compiled for timing in row.timings if timing.compiled] for row in timed}
     pieces = [row for row in timed if any((whole and one.graphs > 1) or one.breaks for one in compiled[row.batch_size])]

@@ -87,10 +87,7 @@ def _thin(chart: Chart) -> Chart:
 
 
 def throughput(records: Sequence[Record]) -> Chart:
-    """Return throughput against batch size, with intervals; the fastest, the knee and the largest are marked.
-
-    Records with one batch size each are bars.
-    """
+    """Return throughput against batch size, with intervals and marks; bars for records with one batch size each."""
     if are_bars(records):
         return _bars(records, _BARS[0])
     failed = sum(row.failure is not None for record in records for row in record.rows)

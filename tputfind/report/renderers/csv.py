@@ -35,10 +35,7 @@ def _written(cell: Cell) -> object:
 
 
 def spreadsheet_text(text: str) -> str:
-    """Return the text of a CSV cell with an apostrophe before it if a spreadsheet would read it as a formula.
-
-    OWASP, "CSV Injection": the characters that begin a formula.
-    """
+    """Return a cell's text, with an apostrophe if a spreadsheet would read a formula (OWASP, "CSV Injection")."""
     return f"'{text}" if _FORMULA.match(text) else text
 
 

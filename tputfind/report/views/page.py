@@ -206,10 +206,7 @@ def rows_table(named: Named) -> Table:
 
 
 def _rows_and_remarks(record: Record) -> Iterator[tuple[Row, bool, str]]:
-    """Yield each row, whether it answers a question, and its remark: its answers and notices, or its failure.
-
-    The answers are computed once, since each depends on all rows.
-    """
+    """Yield each row, whether it answers a question, and its remark: its answers and notices, or its failure."""
     best, found = answers.answers(record), shown_notices(record)
     for row in record.rows:
         if row.failure is not None:

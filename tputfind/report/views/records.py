@@ -136,10 +136,7 @@ def _convert(kind: columns.Kind, value: columns.Value) -> columns.Value:
 
 
 def rows_table(record: Record, notices: Sequence[Notice]) -> Table:
-    """Return a line for each row, with the marks of its answers and the numbers of its notices.
-
-    A failed row has its failure in place of its figures.
-    """
+    """Return a line for each row, with the marks of its answers and the numbers of its notices, or with its failure."""
     best = {id(row) for _, row in answers(record)}
     most = max((row.samples_per_s or 0.0 for row in record.rows), default=0.0) or 1.0
     heads = [Column("batch")]

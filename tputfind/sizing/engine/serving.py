@@ -166,10 +166,7 @@ def exact_times(arrivals: NDArray[np.float64], fleet: Sequence[Kind], server: Se
 def _answers_by_request(
     answers: Answers, requests: int, items: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the answer time of each request, with the last of its items, and a batch that it was in.
-
-    ``items`` are those of each batch.
-    """
+    """Return when the last item of each request is answered, and a batch that it was in; ``items`` are per batch."""
     batched = np.array(answers.batched, np.int64)
     ends, batch_of = np.repeat(answers.from_ms, items), np.full(requests, -1)
     if answers.each_ms:

@@ -67,10 +67,7 @@ class Power:
         return Batch(*(float(np.interp(batch_size, list(self.measured), column)) for column in columns))
 
     def computing(self, sizes: Mapping[int, int], lasts_ms: float) -> Computing | None:
-        """Return the busy fraction and power of a device that serves batches, counted by size, in ``lasts_ms``.
-
-        None if a batch is larger than any metered, or there is none.
-        """
+        """Return how busy a device is, and its power, with batches counted by size in ``lasts_ms``; None if unknown."""
         if not sizes or max(sizes) > max(self.measured):
             return None
         taken = [(often, self.of(size)) for size, often in sizes.items()]

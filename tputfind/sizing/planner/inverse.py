@@ -165,10 +165,7 @@ def range_of(search: Search, found: Outcome) -> tuple[int, int | None]:
 
 
 class Edge(NamedTuple):
-    """Devices if 10 % more requests may be late, if 10 % fewer may, and if the target is 10 % longer.
-
-    None if even twice as many devices do not meet it.
-    """
+    """Devices if 10 % more or fewer requests may be late, or the target is 10 % longer; None above twice the plan's."""
 
     more_late: int
     fewer_late: int | None

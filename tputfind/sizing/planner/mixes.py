@@ -43,10 +43,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mix(msgspec.Struct, frozen=True, kw_only=True):
-    """Devices of several kinds that meet a demand together, with their joint outcome and cost.
-
-    In the outcome ``batch_cap`` is the largest of the parts.
-    """
+    """Devices of several kinds that meet a demand together, their cost, and their outcome, with the largest cap."""
 
     parts: tuple[Part, ...]
     outcome: Outcome

@@ -43,10 +43,7 @@ _KNOWN: Final = 1.05
 def notices(
     record: Record, outcome: Outcome, largest: int, demand: Demand, edge: Edge | None = None, *, fills: bool = True
 ) -> Iterator[Notice]:
-    """Yield the notices on a plan from its record and demand; ``largest`` is the largest batch measured.
-
-    ``fills`` says whether batches reach the maximum size.
-    """
+    """Yield the notices on a plan; ``largest`` is the largest measured batch; ``fills`` if batches reach the cap."""
     if edge is not None:
         yield _edge_notice(edge, outcome, demand)
     if demand.overheads == Overheads():

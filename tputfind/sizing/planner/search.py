@@ -208,10 +208,7 @@ class Search:
         return self.best(number).outcome if number else None
 
     def check_lone_requests(self) -> None:
-        """Raise NoPlan if lone requests meet the target no more often than needed, within the error of simulations.
-
-        No simulation could then show that the target is met.
-        """
+        """Raise NoPlan if lone requests meet the target so rarely that no simulation can show that it is met."""
         demand, share = self.demand, self.demand.percentile / 100
         curve = self.service.curve_ms(1) + demand.overhead_per_answer_ms
         spare = float(np.mean(curve <= demand.target_ms)) - share
@@ -238,10 +235,7 @@ class Search:
         return max(1, ceil(each * slower / self.most_share * (1 - 1e-12)))
 
     def may_meet(self, devices: int, margin: float = 1.0, rate_per_s: float | None = None) -> bool:
-        """Whether a pilot of this many devices meets ``margin`` times the target with some batch limit.
-
-        Its rate is ``rate_per_s``, or the demand's.
-        """
+        """Whether a pilot, at this rate or the demand's, meets ``margin`` times the target with some batch limit."""
         target_ms = margin * self.demand.target_ms
 
         def is_within(pilot: Simulated) -> bool:
@@ -258,10 +252,7 @@ class Search:
         return any(is_enough(pilot) for pilot in self._rank_candidates(devices, rate_per_s, is_enough))
 
     def _is_too_slow(self, one: Simulated, target_ms: float) -> bool:
-        """Whether the times of the batches alone exceed the target as often as allowed, however short the queue.
-
-        This is so if nearly all samples were in batches of sizes with such times.
-        """
+        """Whether nearly all samples were in batches whose times alone exceed the target as often as allowed."""
         samples = too_slow = 0
         for size, often in one.sizes[0].items():
             samples += size * often
@@ -582,10 +573,7 @@ def narrow(
     *,
     between: Callable[[int, int], int] = _midpoint,
 ) -> int:
-    """Return the least number that meets, from one that fails and one that meets, to the resolution at that number.
-
-    Every other number that is tried is a guess by ``between``.
-    """
+    """Return the least number that meets, to the resolution there; every other one tried is a guess by ``between``."""
     guess = cycle((between, _midpoint))
     while passes - fails > resolution(passes):
         middle = next(guess)(fails, passes)
