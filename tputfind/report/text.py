@@ -66,11 +66,8 @@ def device_of(record: Record) -> str:
     """
     count, name = answers.threads(record), record.environment.device_name
     places = ", ".join(record.spec.devices) if len(record.spec.devices) > 1 else record.environment.device
-    name = (
-        f"{name} ({places})"
-        if record.spec.busy_devices > 1 or record.spec.device.partition(":")[2] not in ("", "0")
-        else name
-    )
+    if record.spec.busy_devices > 1 or record.spec.device.partition(":")[2] not in ("", "0"):
+        name = f"{name} ({places})"
     return name if count is None else f"{name}, {count} thread{'s' if count > 1 else ''}"
 
 
@@ -161,20 +158,17 @@ def _failure_title(failures: Sequence[tuple[Record, int, str]]) -> str:
 
 def summary(record: Record) -> list[tuple[str, str]]:
     best, bend = answers.fastest(record.rows), answers.knee(record.rows)
-    return [
-        *([(TO_USE[record.spec.phase], _deploy(record, best))] if best else []),
-        ("Largest batch", _largest(record)),
-        *([("Safe batch", _safe(record, record.safe))] if record.safe else []),
-        ("Fastest batch", _row_text(record, best)),
-        *([("Effective", _effective(record))] if record.spec.effective_batch else []),
-        *(
-            [("Knee", f"{_row_text(record, bend)}, the smallest with {answers.KNEE_SHARE:.0%} of the best")]
-            if bend
-            else []
-        ),
-        *([("Scaling", scaling)] if (scaling := _scaling(record)) else []),
-        *([("Took", _duration_text(record))] if record.wall_s else []),
-    ]
+    found = {
+        TO_USE[record.spec.phase]: _deploy(record, best) if best else "",
+        "Largest batch": _largest(record),
+        "Safe batch": _safe(record, record.safe) if record.safe else "",
+        "Fastest batch": _row_text(record, best),
+        "Effective": _effective(record) if record.spec.effective_batch else "",
+        "Knee": f"{_row_text(record, bend)}, the smallest with {answers.KNEE_SHARE:.0%} of the best" if bend else "",
+        "Scaling": _scaling(record),
+        "Took": _duration_text(record) if record.wall_s else "",
+    }
+    return [(label, answer) for label, answer in found.items() if answer]
 
 
 def _scaling(record: Record) -> str:
