@@ -165,12 +165,8 @@ class Gates(NamedTuple):
     fail_slower: float | None = None
 
 
-class _Work(NamedTuple):
-    """The key of records of the same work; ``model`` is relative to the folder that all models share."""
-
-    model: str
-    recipe: str
-    rest: tuple[object, ...]
+_Work = tuple[object, ...]
+"""A key that records of the same work share."""
 
 
 def _newest_of_each_work(place: str, read: Sequence[Record], notes: list[TputfindError]) -> dict[_Work, Record]:
@@ -189,11 +185,12 @@ def _newest_of_each_work(place: str, read: Sequence[Record], notes: list[Tputfin
 
 
 def _work(record: Record, shared: str) -> _Work:
+    """Return the key of a record, with its model relative to the folder that all models share."""
     spec = record.spec
     model = os.path.relpath(spec.model, shared) if shared and spec.own_code else spec.model
     rest = dict(work_key(record)) | {"model": None, "input": record.input_shape}
     rest |= {"grad_checkpoint": spec.grad_checkpoint, "memory_limit": spec.memory_limit_bytes}
-    return _Work(model, name_of(spec), tuple(rest.values()))
+    return (model, name_of(spec), *rest.values())
 
 
 def _match_records(
