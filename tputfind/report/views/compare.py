@@ -47,9 +47,7 @@ def document(comparisons: Sequence[Comparison]) -> Document:
 
 def _document(comparisons: Sequence[Comparison]) -> Document:
     parts = tuple(map(_part, comparisons))
-    title = parts[0].title if len(parts) == 1 else f"{len(parts)} comparisons: NEW over OLD"
-    sections = parts[0].sections if len(parts) == 1 else parts
-    return Document(title=title, sections=sections)
+    return parts[0] if len(parts) == 1 else Document(title=f"{len(parts)} comparisons: NEW over OLD", sections=parts)
 
 
 def _part(comparison: Comparison) -> Document:

@@ -40,12 +40,11 @@ def document(found: Found) -> Document:
 def _document(found: Found) -> Document:
     parts = [part for plans in found.models for part in _parts_of_model(found, plans)]
     parts += [Document(sections=(sums,)) for sums in answers_of(words.sum_of_models(found))]
+    if len(parts) == 1:
+        return parts[0]
     streams = {words.stream(plan) for plan in found.plans}
     common = f": {streams.pop()}" if len(streams) == 1 else ""
-    return Document(
-        title=parts[0].title if len(parts) == 1 else f"{len(found.plans)} plans{common}",
-        sections=parts[0].sections if len(parts) == 1 else tuple(parts),
-    )
+    return Document(title=f"{len(found.plans)} plans{common}", sections=tuple(parts))
 
 
 def _parts_of_model(found: Found, plans: Sequence[Plan]) -> list[Document]:
