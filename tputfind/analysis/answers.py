@@ -86,7 +86,8 @@ def largest_of(edge: Edge | None) -> str:
 
 def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None:
     """Return the fastest row whose latency percentile meets the SLO; one with too few samples for it does not count."""
-    return fastest([row for row in rows if _meets(row, slo_ms, percent)])
+    known = [(row, stats.percentile(row.latency_ms, percent)) for row in rows]
+    return fastest([row for row, latency_ms in known if latency_ms is not None and latency_ms <= slo_ms])
 
 
 def fastest_within_slo(record: Record) -> Row | None:
@@ -124,11 +125,6 @@ def to_deploy(record: Record) -> Row | None:
     if record.spec.slo_ms is not None:
         return fastest_within_slo(record)
     return knee(record.rows) or fastest(record.rows)
-
-
-def _meets(row: Row, slo_ms: float, percent: float) -> bool:
-    latency_ms = stats.percentile(row.latency_ms, percent)
-    return latency_ms is not None and latency_ms <= slo_ms
 
 
 def peak_bytes(record: Record, measured: Row | Trial) -> int | None:

@@ -96,7 +96,9 @@ def arrivals_of(path: Path) -> Recorded:
                 if row == 0 and not _is_number(cells[0]):
                     if not cells[0]:
                         raise ValueError("its first column has no name, as an index: put the times first") from None
-                    place, has_header, unit = _place_of_samples(cells), True, _SHORT_UNIT.search(cells[0].lower())
+                    header = [cell.lower() for cell in cells]
+                    place = header.index("samples") if "samples" in header[1:] else None
+                    has_header, unit = True, _SHORT_UNIT.search(header[0])
                     continue
                 raise ValueError(f"line {line}: {problem}") from None
             times.append(time)
@@ -136,11 +138,6 @@ def _check_column(times: list[float], unit: re.Match[str] | None) -> None:
     rising = sorted(times)
     if len(times) > 2 and rising == [rising[0] // 1 + number for number in range(len(times))]:
         raise ValueError("its first column counts the lines: put the times first")
-
-
-def _place_of_samples(header: list[str]) -> int | None:
-    names = [cell.lower() for cell in header]
-    return names.index("samples") if "samples" in names[1:] else None
 
 
 def _samples(cells: list[str], place: int) -> int:

@@ -389,8 +389,7 @@ class Record(Result, msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.edge is not None:
             return self.edge.largest_batch
-        tried: tuple[Trial | Row, ...] = (*self.trials, *self.rows)
-        ran = {one.batch_size for one in tried if one.failure is None}
+        ran = {one.batch_size for one in self.attempts if one.failure is None}
         return max(ran - {row.batch_size for row in self.rows if row.failure is not None}, default=0)
 
     @property

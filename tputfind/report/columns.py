@@ -92,10 +92,6 @@ def _half_width_percent(record: Record, row: Row) -> Value:
     return None if interval is None else 100 * interval.half_width
 
 
-def _peak_mib(record: Record, row: Row) -> Value:
-    return _mib(answers.peak_bytes(record, row))
-
-
 def _notices(record: Record, row: Row) -> Value:
     return ";".join(notice.kind for notice in record.notices if row.batch_size in notice.batch_sizes) or None
 
@@ -167,7 +163,7 @@ COLUMNS: Final = (
     Column(
         "peak_mib",
         "Float64",
-        _peak_mib,
+        lambda record, row: _mib(answers.peak_bytes(record, row)),
         in_csv=False,
         shown=Shown(6, "memory"),
         text=lambda _record, _row, mib: format_bytes(round(mib * MIB)),

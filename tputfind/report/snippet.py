@@ -159,11 +159,6 @@ _SPELLED: Final = {
 """Classes of torch.optim whose names are not the capitalized option."""
 
 
-def _optimizer(name: str) -> str:
-    settings = ", momentum=0.9" if name == "sgd" else ""
-    return f"torch.optim.{_SPELLED.get(name, name.capitalize())}(model.parameters(), lr=1e-4{settings})"
-
-
 _PRECISIONS: Final = {"amp-bf16": "bf16-mixed", "amp-fp16": "16-mixed"}
 """Values of ``precision`` of Lightning's Trainer; the other dtypes are those of the weights."""
 
@@ -202,7 +197,10 @@ def _step(spec: Spec, modes: str, call: str, loss: str, device: str) -> Iterator
         yield "graph.replay()  # after x.copy_(...): y then holds the outputs"
         return
     if spec.phase == "train":
-        yield f"optimizer = {_optimizer(spec.optimizer or 'sgd')}"
+        name = spec.optimizer or "sgd"
+        settings = ", momentum=0.9" if name == "sgd" else ""
+        made = f"{_SPELLED.get(name, name.capitalize())}(model.parameters(), lr=1e-4{settings})"
+        yield f"optimizer = torch.optim.{made}"
     scaled = spec.phase == "train" and spec.dtype == "amp-fp16"
     if scaled:
         yield f"scaler = torch.amp.GradScaler({device})  # once, and not at every step"

@@ -92,10 +92,12 @@ def noise_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
         if those and not (kind == "wide_interval" and limited):  # _limit_notices describes it better
             rows = [row for row, _ in those]
             alone = kind == "wide_interval" and all(len(row.timings) == 1 for row in rows)
+            uneven = record.spec.phase == "step" and kind in ("outliers", "spread")
+            cause = f"{_CAUSES[kind]}, or some steps do more than others" if uneven else _CAUSES[kind]
             yield Notice(
                 kind=kind,
                 seen=_describe_noise(kind, rows, [share for _, share in those]),
-                cause="its one process is not steady" if alone else _cause_of(kind, record),
+                cause="its one process is not steady" if alone else cause,
                 advice="measure in more --processes" if alone else _ADVICE[kind],
                 batch_sizes=sizes(rows),
             )
@@ -105,11 +107,6 @@ def noise_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     yield from _warm_up_notices([row for row in unsettled if row not in trending and (row in noisy or not on_host)])
     yield from _unfinished_notices(record, timed)
     yield from _limit_notices(record, timed)
-
-
-def _cause_of(kind: Kind, record: Record) -> str:
-    uneven = record.spec.phase == "step" and kind in ("outliers", "spread")
-    return f"{_CAUSES[kind]}, or some steps do more than others" if uneven else _CAUSES[kind]
 
 
 def merge_noise(found: Sequence[Notice]) -> list[Notice]:

@@ -265,7 +265,8 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
             continue
         if trial.steps > TRIAL_STEPS:
             # Out of memory under --headroom's lower limit is no fault of the batch itself.
-            if not _has_lower_limit(record, trial) or trial.failure.kind != "out_of_memory":
+            lower = record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
+            if not lower or trial.failure.kind != "out_of_memory":
                 how = f"failed after its trial, within {trial.steps} steps"
                 yield "failed_when_soaked", how, trial.batch_size, trial.failure
         elif trial.failure.kind != "out_of_memory":
@@ -286,10 +287,6 @@ def _failures(record: Record) -> Iterator[tuple[str, str, int, Failure]]:
 
 def _passed_trials(record: Record) -> set[int]:
     return {trial.batch_size for trial in record.trials if trial.failure is None}
-
-
-def _has_lower_limit(record: Record, trial: Trial) -> bool:
-    return record.edge is not None and trial.memory_limit_bytes != record.edge.memory_limit_bytes
 
 
 _SMALL_RANGE: Final = ("fp16", "amp-fp16")

@@ -92,7 +92,8 @@ def throughput(records: Sequence[Record]) -> Chart:
         return _bars(records, _BARS[0])
     failed = sum(row.failure is not None for record in records for row in record.rows)
     left_out = f" Batch sizes that failed are not drawn: {failed}." if failed else ""
-    best = ". ".join(_record_words(records, number, _best_words(record)) for number, record in enumerate(records))
+    named = zip(names_of(records), map(_best_words, records), strict=True)
+    best = ". ".join(f"{name}: {words}" if len(records) > 1 else words[:1].upper() + words[1:] for name, words in named)
     series = _each_record(records, _points_by_batch_size(_throughput))
     bands = f" Bands {_INTERVALS}" if any(_is_span(point) for one in series for point in one.points) else ""
     return Chart(
@@ -140,10 +141,6 @@ def _join_names(words: Sequence[str], apart: str = ", ") -> str:
 
 def _rate(record: Record, row: Row) -> str:
     return f"{format_rate(record, row)} samples/s"
-
-
-def _record_words(records: Sequence[Record], number: int, told: str) -> str:
-    return f"{names_of(records)[number]}: {told}" if len(records) > 1 else f"{told[:1].upper()}{told[1:]}"
 
 
 def tradeoff(records: Sequence[Record]) -> Chart:
@@ -385,25 +382,19 @@ def _memory(record: Record, row: Row) -> _Value | None:
     return None if peak is None else _Value(peak / MIB, format_bytes(peak))
 
 
-def _clock(_record: Record, row: Row) -> _Value | None:
-    seen = health(row)
-    mhz = None if seen is None else seen.sm_clock_mhz
-    return None if mhz is None else _Value(mhz, f"{mhz:.0f} MHz")
+def _health(name: Literal["sm_clock_mhz", "power_w"], unit: str) -> _ValueOf:
+    def value(_record: Record, row: Row) -> _Value | None:
+        seen = health(row)
+        found = None if seen is None else getattr(seen, name)
+        return None if found is None else _Value(found, f"{found:.0f} {unit}")
 
-
-def _power(_record: Record, row: Row) -> _Value | None:
-    seen = health(row)
-    watt = None if seen is None else seen.power_w
-    return None if watt is None else _Value(watt, f"{watt:.0f} W")
-
-
-_Kind = Literal["throughput", "latency", "memory", "clock", "power"]
+    return value
 
 
 class _Bar(NamedTuple):
     """A plot of records with one batch size each: kind, title, explanation, that of whiskers, and value."""
 
-    kind: _Kind
+    kind: Literal["throughput", "latency", "memory", "clock", "power"]
     title: str
     explained: str
     whiskers: str
@@ -414,8 +405,8 @@ _BARS: Final = (
     _Bar("throughput", "Throughput", "", f" Whiskers {_INTERVALS}", _throughput),
     _Bar("latency", "Latency, p50", _OF_SINGLE, " Whiskers end at the p99.", _latency),
     _Bar("memory", "Peak memory", "What the device must hold.", "", _memory),
-    _Bar("clock", "SM clock", "The mean while the throughput was timed.", "", _clock),
-    _Bar("power", "Power", "The mean while the throughput was timed.", "", _power),
+    _Bar("clock", "SM clock", "The mean while the throughput was timed.", "", _health("sm_clock_mhz", "MHz")),
+    _Bar("power", "Power", "The mean while the throughput was timed.", "", _health("power_w", "W")),
 )
 
 

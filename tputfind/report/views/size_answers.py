@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import Final
 
+import msgspec
+
 from tputfind.sizing.calibration import Observed
 from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.engine.servers import Batcher
 from tputfind.sizing.planner.costs import Energy
-from tputfind.sizing.planner.plan import Answers, Plan, Rules, together
+from tputfind.sizing.planner.plan import Answers, Plan, together
 from tputfind.sizing.planner.search import MORE_TRAFFIC, count_devices
 from tputfind.units import format_amount, format_figure, format_kwh, format_share, format_span, format_watts
 
@@ -75,7 +77,9 @@ def details(plan: Plan) -> Iterator[tuple[str, str]]:
     more = _verdict(plan, plan.more_traffic)
     rate = format_figure(plan.more_traffic.rate_per_s)
     yield MORE_LABEL, f"{rate} requests/s on all {outcome.devices}: {more}"
-    yield "Rules of thumb", _thumb(plan.rules)
+    devices = [number for number in msgspec.structs.astuple(plan.rules) if number is not None]
+    low, high = min(devices), max(devices)
+    yield "Rules of thumb", f"{format_span(f'{low}', f'{high}')} devices, by formulas instead of simulation"
     added = [f"{format_amount(ms)} ms {words}" for name, words in OVERHEADS.items() if (ms := getattr(demand, name))]
     if plan.observed is not None:
         yield "Overheads", _overheads(plan.observed)
@@ -224,13 +228,6 @@ def _overheads(observed: Observed) -> str:
         if one.high_ms > 0
     ]
     return f"{', '.join(added)}; by {observed.found_by}"
-
-
-def _thumb(rules: Rules) -> str:
-    """Return the range of device numbers that the usual formulas give."""
-    found = [number for number in (rules.full_batches, rules.naive, rules.nexus, rules.mean) if number is not None]
-    low, high = min(found), max(found)
-    return f"{low if low == high else f'{low} to {high}'} devices, by formulas instead of simulation"
 
 
 def _range(plan: Plan) -> str:
