@@ -81,13 +81,10 @@ def _sections(plan: Plan) -> Iterator[Section]:
     if observed is not None:
         yield from sections_of("the table of observed latencies", lambda: [_observed_table(observed)])
     yield from sections_of("the details", lambda: [Answers(tuple(words.details(plan)))])
-    yield from sections_of("the server's configuration", lambda: _configuration(plan))
+    yield from sections_of(
+        "the server's configuration", lambda: [Code(tuple(lines))] if (lines := words.configuration(plan)) else []
+    )
     yield from notices_of(plan.notices)
-
-
-def _configuration(plan: Plan) -> Iterator[Code]:
-    if lines := words.configuration(plan):
-        yield Code(tuple(lines))
 
 
 def _cases(plan: Plan) -> Table:
@@ -177,24 +174,15 @@ def line_of(plan: Plan) -> dict[str, object]:
     """Return the values of a plan by column name, in order; unknown values are None."""
     demand, rules, outcome, fewer = plan.demand, plan.rules, plan.outcome, plan.fewer
     return {
-        "model": plan.model,
-        "recipe": plan.recipe,
-        "device_name": plan.device_name,
+        **_fields(plan, "model", "recipe", "device_name"),
         "status": "ok" if plan.holds else "undecided" if plan.may_yet_hold else "misses the target",
         "rate_per_s": outcome.rate_per_s,
-        "slo_ms": demand.slo_ms,
-        "percentile": demand.percentile,
-        "batcher": demand.batcher,
+        **_fields(demand, "slo_ms", "percentile", "batcher"),
         "delay_ms": plan.delay_ms,
         "routing": demand.routing,
         "burstiness": None if plan.arrivals else demand.burstiness,
-        **{name: getattr(demand, name) for name in words.OVERHEADS},
-        "network_ms": demand.network_ms,
-        "devices": outcome.devices,
-        "batch_cap": outcome.batch_cap,
-        "utilization": outcome.utilization,
-        "busy": outcome.busy,
-        "mean_batch": outcome.mean_batch,
+        **_fields(demand, *words.OVERHEADS, "network_ms"),
+        **_fields(outcome, "devices", "batch_cap", "utilization", "busy", "mean_batch"),
         "latency_ms_p50": outcome.p50_ms,
         "latency_ms_p95": outcome.p95_ms,
         "latency_ms_p99": outcome.p99_ms,
@@ -209,16 +197,12 @@ def line_of(plan: Plan) -> dict[str, object]:
         "devices_naive": rules.naive,
         "devices_nexus": rules.nexus,
         "devices_mean": rules.mean,
-        "cost_per_hour": plan.cost_per_hour,
-        "cost_per_million": plan.cost_per_million,
+        **_fields(plan, "cost_per_hour", "cost_per_million"),
         "currency": plan.price.currency if plan.price else None,
         "notices": ";".join(notice.kind for notice in plan.notices),
         "devices_fewest": plan.fewest,
         "devices_most": plan.most,
-        "solve": demand.solve,
-        "spare": demand.spare,
-        "max_utilization": demand.max_utilization,
-        "max_queue": demand.max_queue,
+        **_fields(demand, "solve", "spare", "max_utilization", "max_queue"),
         "refused": outcome.refused if demand.max_queue is not None else None,
         "input_shape": plan.input_shape,
         **dict.fromkeys(_ENERGY),
@@ -227,12 +211,15 @@ def line_of(plan: Plan) -> dict[str, object]:
         "mix_cost_per_hour": plan.mix.cost_per_hour if plan.mix else None,
         "mix_latency_ms_tail": plan.mix.outcome.tail_ms if plan.mix else None,
         "samples_per_request": demand.mean_samples,
-        "samples_per_s": plan.samples_per_s,
-        "cost_per_million_samples": plan.cost_per_million_samples,
+        **_fields(plan, "samples_per_s", "cost_per_million_samples"),
         "max_ongoing": demand.most_ongoing,
         "verdict": outcome.verdict,
         "one_fewer_verdict": fewer.verdict if fewer else None,
     }
+
+
+def _fields(of: object, *names: str) -> dict[str, object]:
+    return {name: getattr(of, name) for name in names}
 
 
 def _energy(plan: Plan) -> Iterator[object]:
