@@ -44,7 +44,8 @@ class Column(NamedTuple):
     text: Callable[[Record, Row, float], str] = lambda _record, _row, value: format_figure(value)
 
     def value(self, record: Record, row: Row) -> Value:
-        return self.find(record, row) if self.of_failed or row.failure is None else None
+        found = self.find(record, row) if self.of_failed or row.failure is None else None
+        return float(found) if self.kind == "Float64" and found is not None else found
 
     def cell(self, record: Record, row: Row) -> tuple[str, float | None]:
         value = self.value(record, row)

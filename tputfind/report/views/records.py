@@ -123,16 +123,8 @@ def tracebacks(records: Sequence[Record]) -> Document:
 
 def data(records: Sequence[Record]) -> Table:
     in_csv = [column for column in columns.COLUMNS if column.in_csv]
-    lines = (
-        {column.name: _convert(column.kind, column.value(record, row)) for column in in_csv}
-        for record in records
-        for row in record.rows
-    )
+    lines = ({column.name: column.value(record, row) for column in in_csv} for record in records for row in record.rows)
     return data_table([column.name for column in in_csv], lines, {column.name: column.kind for column in in_csv})
-
-
-def _convert(kind: columns.Kind, value: columns.Value) -> columns.Value:
-    return float(value) if kind == "Float64" and value is not None else value
 
 
 def rows_table(record: Record, notices: Sequence[Notice]) -> Table:
