@@ -76,7 +76,7 @@ def device_key(record: Record) -> str:
 def compare_devices(records: Sequence[Record]) -> list[ByDevice]:
     """Return the comparison of every job on several devices of one kind, by the latest record of each."""
     solo = [record for record in records if record.spec.load != "all_busy"]
-    groups = _group_by(
+    groups = group_by(
         solo, lambda record: (identity.work_key(record), identity.name_of(record.spec), answers.threads(record))
     )
     judged = (_compare_group(_latest(group)) for group in groups)
@@ -85,7 +85,7 @@ def compare_devices(records: Sequence[Record]) -> list[ByDevice]:
 
 def all_busy(records: Sequence[Record]) -> list[list[AllBusy]]:
     """Return the comparison of every job that ran on all devices at once, batch size by batch size."""
-    groups = _group_by([record for record in records if record.spec.load == "all_busy"], _job)
+    groups = group_by([record for record in records if record.spec.load == "all_busy"], _job)
     found = []
     for group in groups:
         busy = _latest(group)
@@ -108,7 +108,7 @@ def records_for_plan(records: Sequence[Record]) -> tuple[list[Record], list[str]
     devices were mostly not busy together.
     """
     kept, told = list(records), []
-    for busy in _group_by([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
+    for busy in group_by([one for one in records if one.spec.load == "all_busy"], _kind_of_job):
         alone = [one for one in records if one.spec.load != "all_busy" and _kind_of_job(one) == _kind_of_job(busy[0])]
         best = answers.fastest([row for one in alone or busy for row in one.rows])
         if best is None:
@@ -295,7 +295,7 @@ def _kind_of_job(record: Record) -> tuple[object, ...]:
     return (*_job(record), record.environment.device_name, answers.threads(record))
 
 
-def _group_by(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:
+def group_by(records: Sequence[Record], key: Callable[[Record], object]) -> list[list[Record]]:
     found: dict[object, list[Record]] = {}
     for record in records:
         found.setdefault(key(record), []).append(record)

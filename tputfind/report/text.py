@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tputfind.analysis import answers, recipes
+from tputfind.analysis.fleet import group_by
 from tputfind.record import identity
 from tputfind.record.record import Edge, LimitedBy, Record, Row
 from tputfind.record.spec import Spec
@@ -86,10 +87,8 @@ def legend(record: Record) -> str:
 
 def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
     """Return the newest records of each model in several recipes with the same SLO that are otherwise alike."""
-    works: dict[object, list[Record]] = {}
-    for record in records:
-        works.setdefault((identity.work_key(record), answers.slo_of(record.spec)), []).append(record)
-    alike = [_newest_of_each(of_device) for of_model in works.values() for of_device in _group_by_device(of_model)]
+    works = group_by(records, lambda record: (identity.work_key(record), answers.slo_of(record.spec)))
+    alike = [_newest_of_each(of_device) for of_model in works for of_device in _group_by_device(of_model)]
     return [of_model for of_model in alike if len(of_model) > 1]
 
 
@@ -103,11 +102,10 @@ def _newest_of_each(records: Sequence[Record]) -> list[Record]:
 
 def _group_by_device(records: list[Record]) -> list[list[Record]]:
     """Group the records by device if a recipe ran on more than one device; else return one group."""
-    places = dict.fromkeys(record.environment.device for record in records)
     recipes_run = [(identity.name_of(record.spec), record.environment.device) for record in records]
     if len({recipe for recipe, _ in recipes_run}) == len(set(recipes_run)):
         return [records]
-    return [[record for record in records if record.environment.device == place] for place in places]
+    return group_by(records, lambda record: record.environment.device)
 
 
 def are_recipes(records: Sequence[Record]) -> bool:

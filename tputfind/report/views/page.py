@@ -6,6 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from tputfind.analysis import answers, recipes
+from tputfind.analysis.fleet import group_by
 from tputfind.analysis.notices import shown_notices
 from tputfind.analysis.notices.words import cut_in_the_middle
 from tputfind.record import identity
@@ -60,13 +61,14 @@ def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> 
     named = list(zip(names_of(records) if len(records) > 1 else [""], records, strict=True))
     noticed = attempt("the notices", lambda: tuple(_notices(named)))
     warned = () if isinstance(noticed, Defect) else noticed
+    notices: tuple[Section, ...] = (noticed,) if isinstance(noticed, Defect) else (Notices(noticed),) if noticed else ()
     return Document(
         title=title_of(records),
         sections=(
             _part("Answers", "answers", lambda: _opening(named, warned)),
             _part("Plots", "plots", lambda: _plots(records), "Nothing was measured that could be drawn."),
             _part("Batch sizes", "rows", lambda: _if_nonempty(rows_table(named)), "No batch size was timed."),
-            _part("Notices", "notices", lambda: _warnings(noticed), "There are none."),
+            _part("Notices", "notices", lambda: notices, "There are none."),
             _part("How it was measured", "measured", lambda: _measured_sections(named, asked)),
         ),
     )
@@ -85,13 +87,6 @@ def _plots(records: Sequence[Record]) -> Iterator[Charts]:
 
 def _if_nonempty(made: Table) -> tuple[Table, ...]:
     return (made,) if made.rows else ()
-
-
-def _warnings(noticed: tuple[Warned, ...] | Defect) -> Iterator[Section]:
-    if isinstance(noticed, Defect):
-        yield noticed
-    elif noticed:
-        yield Notices(noticed)
 
 
 def _opening(named: Named, warned: Sequence[Warned]) -> Iterator[Section]:
@@ -280,12 +275,11 @@ def groups(records: Sequence[Record]) -> tuple[Document, ...]:
 
     It is empty if there are too many. Several runs of one recipe, or of unlike SLOs, have no best one.
     """
-    works = list(dict.fromkeys(map(identity.work_key, records)))
+    works = group_by(records, identity.work_key)
     if len(works) > _MOST_GROUPS:
         return ()
     found = []
-    for work in works:
-        together = [record for record in records if identity.work_key(record) == work]
+    for together in works:
         best = recipes.best_of(together) if len(together) == 1 or text.are_recipes(together) else None
         row = answers.to_deploy(best[0]) if best else None
         if best and row:
