@@ -162,7 +162,12 @@ def log_of(path: Path) -> Log:
         for line, cells in rows:
             for word, place in places.items():
                 cell = cells[place] if place < len(cells) else ""
-                kind, time = _time_in_log(cell, kind, f"line {line}: {word}")
+                if not cell:
+                    raise ValueError(f"line {line}: {word} is empty: leave out requests that failed")
+                try:
+                    kind, time = _time_of(cell, kind)
+                except ValueError as problem:
+                    raise ValueError(f"line {line}: {word}: {problem}") from None
                 columns[word].append(time)
             lines.append(f"line {line}")
         return calibration.log_of(path.name, columns, lines)
@@ -170,15 +175,6 @@ def log_of(path: Path) -> Log:
         raise BadRequest(
             f"--observed {path}: {error}", "a CSV with the columns sent and answered, in seconds; begun and ended too"
         ) from None
-
-
-def _time_in_log(cell: str, before: Kind | None, name: str) -> tuple[Kind, float]:
-    if not cell:
-        raise ValueError(f"{name} is empty: leave out requests that failed")
-    try:
-        return _time_of(cell, before)
-    except ValueError as problem:
-        raise ValueError(f"{name}: {problem}") from None
 
 
 def _columns_of(header: list[str]) -> dict[str, int]:

@@ -9,60 +9,55 @@ from tputfind.record.types import CONVERTED, QUANTIZED
 
 _NAMED: Final = 2
 """Maximum settings that a notice names; the record has all."""
-_SEEN: Final[dict[Sight, tuple[str, str, str, str]]] = {
+_KINDS: Final[dict[Sight, str]] = {"drained": "output_drained", "grows": "memory_grows"}
+_SEEN: Final[dict[Sight, tuple[str, str, str]]] = {
     "drained": (
-        "output_drained",
         "outputs are lazy at {}",
         "a call alone computes nothing of a generator, a future or a coroutine",
         "each step takes all of it",
     ),
     "inputs_restored": (
-        "inputs_restored",
         "the model writes into its inputs at {}",
         "a further step would see other values",
         "they were restored between steps, untimed",
     ),
     "inputs_written": (
-        "inputs_written",
         "the model writes into its inputs at {}",
         "each step sees what the one before left",
         "have it write into a copy",
     ),
     "cached": (
-        "cached",
         "inputs that were seen before are over twice as fast at {}",
         "the model keeps a cache",
         "switch it off and measure again: these times are of cached inputs",
     ),
     "grows": (
-        "memory_grows",
         "each step leaves more memory in use at {}",
         "the model keeps what earlier steps made",
         "let it drop that: a long run may get slower, or run out of memory",
     ),
     "recompiled": (
-        "recompiled",
         "torch.compile compiled anew while {} ran",
         "a guard of the model's own compilation failed",
         "TORCH_LOGS=recompiles says which",
     ),
     "fell_back": (
-        "fell_back",
         "torch gave up compiling, and ran uncompiled, at {}",
         "it reached its limit of recompilations",
         "TORCH_LOGS=recompiles says why",
     ),
 }
+"""The observation, its cause and the advice, by what was seen; the kind of notice is the same word or in ``_KINDS``."""
 
 
 def model_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
     """Yield notices of settings, unconverted parameters, side effects of steps, and stand-ins in training."""
     yield from _settings_notices(record)
     yield from _dtype_notices(record, timed)
-    for sight, (kind, seen, cause, advice) in _SEEN.items():
+    for sight, (seen, cause, advice) in _SEEN.items():
         rows = [row for row in timed if sight in row.seen]
         if rows:
-            named = seen.format(batches(rows))
+            kind, named = _KINDS.get(sight, sight), seen.format(batches(rows))
             yield Notice(kind=kind, seen=named, cause=cause, advice=advice, batch_sizes=sizes(rows))
     yield from _repeat_notices(record, timed)
     yield from _training_notices(record, timed)
