@@ -304,11 +304,7 @@ def group_by(records: Sequence[Record], key: Callable[[Record], object]) -> list
 
 def _latest(records: Sequence[Record]) -> list[Record]:
     """Return the latest record of each device, in the order in which devices first appear."""
-    found: dict[str, Record] = {}
-    for record in records:
-        before = found.get(device_key(record))
-        found[device_key(record)] = record if before is None or record.started >= before.started else before
-    return list(found.values())
+    return [max(reversed(of_device), key=lambda one: one.started) for of_device in group_by(records, device_key)]
 
 
 def _common(records: Sequence[Record]) -> set[int]:
