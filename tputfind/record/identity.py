@@ -20,9 +20,8 @@ def has_images(input_shape: str) -> bool:
 def name_of(spec: Spec, *, images: bool = True) -> str:
     """Name the recipe of a spec: ``fp16 nhwc compile``; ``own step`` for a step of the user's own.
 
-    Without ``images`` among the inputs, ``nchw`` is left out.
-    On several devices it ends with ``ddp x2``, for several instances with ``instances=2``, and with a chosen allocator
-    with ``allocator=native``. Training with gradient checkpointing has the word ``checkpoint``.
+    Without ``images`` among the inputs, ``nchw`` is left out. Words such as ``checkpoint``, ``ddp x2``, ``instances=2``
+    and ``allocator=native`` follow if they apply.
     """
     ranks = [] if spec.ranks is None else [*filter(None, [spec.parallel]), f"x{spec.ranks}"]
     if spec.has_instances:

@@ -127,8 +127,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit of the
     trial, None if only the device's memory limited it; ``memory_of_others_bytes`` is the device memory that other
     processes held when it began. ``seconds`` is the duration of the process, measured by its parent. ``trace`` is the
-    allocator's log, None if the device keeps none. ``seen`` are observations of the model. ``returned`` is the number
-    of values in the smallest output of a step after the first.
+    allocator's log. ``returned`` is the number of values in the smallest output of a step after the first.
     """
 
     batch_size: Count
@@ -218,9 +217,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     device and tried again. ``memory_of_others_bytes`` is the device memory that other processes held when the latest
     process began. ``seconds`` is the time that the processes spent on the row, 0 for one that died. ``ended_by`` is why
     no further process timed it, None while one is due. ``parameter_bytes`` are the bytes of the model's parameters by
-    dtype, as measured, and ``gradient_bytes`` those of the gradients of trained ones. ``seen`` are observations of the
-    model.
-    ``samples`` is the number of samples of a step, if a step of the user's own sets one that is not the batch size.
+    dtype, as measured, and ``gradient_bytes`` those of the gradients of trained ones. ``samples`` is the number of
+    samples of a step, if a step of the user's own sets one that is not the batch size.
     """
 
     batch_size: Count
@@ -316,8 +314,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
     is no ``fails_at`` and a larger batch would exceed the time limit of the search; ``cut_short`` if no batch failed.
 
     ``largest_batch`` is 0 if not even the smallest batch passed. ``fails_at`` is None if ``--max-batch``, the ``cap``,
-    ended the search: it is ``closed``, though larger batches may fit.
-    ``memory_limit_bytes`` is the limit it was found under, None if only the device's memory limited it.
+    ended the search: it is ``closed``, though larger batches may fit. ``memory_limit_bytes`` is as in a trial.
     ``soaked_batches`` is how many more batches a process of its own ran at the answer. ``steady`` is False if other
     processes took or freed memory between all attempts, so that its two sides were not tried with the same free memory.
     ``expandable_forecast`` is the largest batch that is forecast for an allocator with expandable segments, if it was

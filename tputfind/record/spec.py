@@ -523,16 +523,10 @@ _NOT_FOR_STEPS: Final = {
 
 
 def read_spec(model: str, options: Mapping[str, object]) -> Spec:
-    """Return the Spec that the options describe.
+    """Return the Spec that the options describe; raise BadRequest, which names all that are wrong.
 
-    Args:
-        model: a torchvision name, ``file.py:factory`` or ``package.module:factory``.
-        options: values by option name, with underscores (``batch_sizes``, ``memory_limit``): text as on a command
-            line, or Python values (numbers: bytes, milliseconds, seconds; sequences of whole numbers). None means not
-            given.
-
-    Raises:
-        BadRequest: one or more options are wrong; its message names them all.
+    Options are by name, with underscores (``batch_sizes``, ``memory_limit``): text as on a command line, or Python
+    values (numbers: bytes, milliseconds, seconds; sequences of whole numbers). None means not given.
     """
     problems: list[str] = []
     if not isinstance(model, str) or not model:

@@ -154,9 +154,7 @@ def fit_to_batches(bench: Bench, logs: Sequence[Log]) -> Found | None:
 
     If requests waited when a batch ended, the device then idled for the time that the server's rule holds a batch back,
     plus the overheads per batch and per request. The answers of a batch follow one by one. The rest of the median
-    latency is time in transit.
-
-    None if the logs hold too few such batches, or batches of one size only.
+    latency is time in transit. None if the logs hold too few such batches, or batches of one size only.
     """
     pauses = [_pauses(log, bench.cap, bench.server) for log in logs]
     late = [_late(log) for log in logs]

@@ -124,10 +124,8 @@ def _times_of(gaps: tuple[float, ...]) -> NDArray[np.float64]:
 def without_idle(times: NDArray[np.float64], longest: float, window: float) -> NDArray[np.float64]:
     """Return times of requests with idle time removed, which changes no latency and keeps digits in long streams.
 
-    Args:
-        times: of requests, rising.
-        longest: an upper bound on the time of one request by itself, including its wait for others.
-        window: idle time is removed in multiples of this, for servers that batch by the clock; 0 for others.
+    ``longest`` is an upper bound on the time of one request by itself, including its wait for others. Idle time is
+    removed in multiples of ``window``, for servers that batch by the clock; it is 0 for others.
     """
     gaps = np.diff(times, prepend=0.0)
     # A longer gap than all requests take one by one makes no difference.
@@ -221,11 +219,8 @@ def many_of(shares: Shares) -> tuple[int, ...]:
 def full_batches(counts: tuple[int, ...], cap: int) -> Mapping[int, int]:
     """Return the full batches of many requests that stay whole: their number by size.
 
-    A batch is full when the next request does not fit: with 4 samples per request, a batch up to a cap of 10 has 8.
-
-    Args:
-        counts: the samples of requests, in their order, repeated as needed.
-        cap: the largest batch; no request has more samples.
+    A batch is full when the next request does not fit: with 4 samples per request, a batch up to a cap of 10 has 8. The
+    ``counts`` of samples are repeated as needed; none is above the cap.
     """
     before = [0, *accumulate(counts * ceil(_PACKED / len(counts)))]
     marks = [0]

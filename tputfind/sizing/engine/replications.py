@@ -115,13 +115,9 @@ class Effort(NamedTuple):
 
     ``near`` is the standard error of the late fraction, relative to the allowed one, below which further replications
     add little. ``half_width`` is the wanted relative half-width of the percentile's interval.
-
     ``phases`` is the length of a replication in usual batch times; its warm-up lasts half as long.
-
     Above ``cell`` devices behind one queue or a router, this many are simulated, as one of equal cells behind a random
-    split.
-
-    A pilot may be one replication of a long recorded stream; its verdict is then undecided.
+    split. A pilot may be one replication of a long recorded stream; its verdict is then undecided.
     """
 
     least: float

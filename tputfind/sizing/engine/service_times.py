@@ -81,17 +81,12 @@ class ServiceTimes:
         return self.sizes[-1]
 
     def curve_ms(self, batch_size: int, requests: float | None = None) -> NDArray[np.float64]:
-        """Return the times of a batch size in ms, rising; ``requests`` is the number of its requests, if not the mean.
-
-        Raises:
-            ValueError: the batch size is larger than any measured.
-        """
+        """Return the times of a measured or smaller batch in ms, rising; ``requests`` are its own, if not the mean."""
         overheads = self.overheads
         requests = batch_size * self.items_per_sample if requests is None else requests
         return self._model_ms(batch_size) + (overheads.per_batch_ms + overheads.per_request_ms * requests)
 
     def mean_ms(self, batch_size: int) -> float:
-        """Return the mean time of a batch size in ms; errors as for ``curve_ms``."""
         if batch_size not in self._mean_ms:
             self._mean_ms[batch_size] = float(self.curve_ms(batch_size).mean())
         return self._mean_ms[batch_size]
@@ -99,8 +94,7 @@ class ServiceTimes:
     def per_ms(self, batch_size: int) -> float:
         """Return the samples per ms of a device that always has full batches of at most this size.
 
-        If requests stay whole, ``batch_size`` must be no smaller than the largest of them. Errors are those of
-        ``curve_ms``.
+        If requests stay whole, ``batch_size`` must be no smaller than the largest of them.
         """
         if batch_size not in self._per_ms:
             sizes = {batch_size: 1} if self._whole is None else full_batches(self._whole, batch_size)
@@ -183,12 +177,9 @@ def service_times_of(
     is_whole: bool = False,
     draw: np.random.Generator | None = None,
 ) -> ServiceTimes:
-    """Return the service times of a record.
+    """Return the service times of a record; raise BadRequest if it has none, or is of training or several devices.
 
     With ``draw``, they are those of a bootstrap sample: of the processes of each row, and of the latencies in each.
-
-    Raises:
-        BadRequest: the record is of training or of several devices, or has no row with enough valid latencies.
     """
     if record.spec.phase == "train":
         raise BadRequest(f"the record of {record.spec.model} is of training, and serves no requests")

@@ -35,14 +35,8 @@ def mean_ms_of_one_device(
 
     Poisson arrivals, no cap on the batch. From the balance of arrivals and services over one batch, with the requests
     in it taken as Poisson beyond the first: within 0.5 % of simulations up to a load of 0.5, 1 % at 0.7, 3 % at 0.9.
-    Infinite if the device cannot keep up.
-
-    Args:
-        rate_per_ms: requests per ms.
-        slope_ms: ms per sample.
-        intercept_ms: ms per batch.
-        samples: mean samples per request.
-        dispersion: the mean square of these over the square of their mean.
+    Infinite if the device cannot keep up. ``samples`` is the mean number of samples of the requests, ``dispersion``
+    their mean square over the square of their mean.
     """
     load = rate_per_ms * samples * slope_ms
     if load >= 1:

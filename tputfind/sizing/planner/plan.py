@@ -271,9 +271,7 @@ def plan(record: Record, demand: Demand, price: Price | None = None, tell: Tell 
     """Return the least number of devices whose latency percentile is within the target, and the best batch limit.
 
     For a given number of devices, return their performance: at the given rate and target, or at the highest rate or the
-    tightest target that they can meet.
-
-    Raise BadRequest if the record has no service times, NoPlan if no number of devices meets the demand.
+    tightest target that they can meet. Raise BadRequest without service times, NoPlan if the demand cannot be met.
     """
     demand = solve_demand(record, demand, tell)
     search = Search(record, demand, tell)

@@ -171,13 +171,9 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_demand(options: Mapping[str, object]) -> Demand:
-    """Return the demand that options describe, by name with underscores; None means not given.
+    """Return the demand that options describe, as for ``read_spec``; raise BadRequest, which names all that are wrong.
 
-    Values are text as on a command line, or Python values: numbers per second, and milliseconds. Recorded requests
-    keep their own rate unless it is given or asked for.
-
-    Raises:
-        BadRequest: one or more are wrong or missing; its message names them all.
+    Numbers are per second, or milliseconds. Recorded requests keep their own rate unless it is given or asked for.
     """
     missing = [name for name in _QUESTIONS if options.get(name) is None]
     read, problems = values.fields_of(options, _READERS)

@@ -127,8 +127,7 @@ class Search:
     def caps(self) -> list[int]:
         """The candidates for the largest batch, rising: measured sizes, those of rules of thumb, and some between.
 
-        Raises:
-            NoPlan: not even a lone request is answered in time.
+        Raise NoPlan if not even a lone request is answered in time.
         """
         demand, service = self.demand, self.service
         fastest_ms = alone_ms(service, demand)
