@@ -49,10 +49,7 @@ def fastest(rows: Sequence[Row]) -> Row | None:
 
 
 def knee(rows: Sequence[Row]) -> Row | None:
-    """Return the smallest batch with at least 95 % of the best row's throughput.
-
-    None if fewer than two rows were timed: a single row does not show whether larger batches would gain.
-    """
+    """Return the smallest batch with 95 % of the best throughput; None for one row: larger batches might gain."""
     timed = [row.samples_per_s for row in rows if row.samples_per_s is not None]
     if len(timed) < 2:
         return None

@@ -26,10 +26,7 @@ _LONGER: Final = 1.05
 
 
 class Judged(NamedTuple):
-    """The throughput of one row over that of other rows, and its interval; both None if processes differ too much.
-
-    ``causes`` are other observed differences.
-    """
+    """A row's throughput over that of other rows, with its interval, if known; ``causes`` are other differences."""
 
     record: Record
     row: Row

@@ -30,10 +30,7 @@ _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
 
 
 def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    """Yield the answers of the records of one model in several recipes, each a label and a text.
-
-    The smallest batch has an answer of its own, because it shows the overhead of Python.
-    """
+    """Yield the answers of one model's recipes; the smallest batch has one, because it shows the overhead of Python."""
     best = best_of(records)
     if best is None:
         if any(fastest(record.rows) for record in records):

@@ -168,11 +168,9 @@ def scatter_of(pairs: Iterable[Turns], assumed: Scatter = ASSUMED) -> Scatter:
 
 
 def is_steady(one: Round, error: float = REPEATABILITY) -> bool:
-    """Return whether a round needs no more blocks: it has enough, and its ratios have this standard error or less.
-
-    Host-bound processes scatter so much that a quarter of their scatter suffices.
-    """
+    """Return whether a round needs no more blocks: it has enough, and its ratios have this standard error or less."""
     blocks = len(one.per_s[0]) // _WINDOWS_OF_BLOCK
+    # Host-bound processes scatter so much that a quarter of their scatter suffices.
     enough = max(error, ASSUMED.deviation / 4) if any(speed.host_bound for speed in one.speeds) else error
     return blocks >= _FEWEST_BLOCKS and all(
         _error_of_median(_log_ratios(one, variant, 0)) <= enough for variant in range(1, len(one.per_s))

@@ -151,10 +151,7 @@ class PipelineTimes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pipeline"):
-    """A pipeline of two models with CPU work between them, timed by several methods in turn; see ``Methods``.
-
-    ``host_work_ms`` is the requested CPU work; the measured CPU work is among the cells.
-    """
+    """A pipeline of two models with CPU work between them, timed in turn; the cells have the measured CPU work."""
 
     KIND = "clocks"
     schema: int = SCHEMA
@@ -174,11 +171,7 @@ class Pipeline(Result, msgspec.Struct, frozen=True, kw_only=True, tag_field="kin
 
 
 def loops(can: Capabilities, *, cold: bool) -> list[Loop]:
-    """Return the loops to run on a device, in order.
-
-    On the CPU, one loop with the host clock serves every method. A device without events is timed by the host clock
-    alone.
-    """
+    """Return the loops to run on a device, in order; on the CPU, one loop with the host clock serves every method."""
     of_events = ("events_waited", "events_at_end")
     together: list[tuple[TimingMethod, ...]] = [
         *((way,) for way in METHODS if way != "graph" and (can.events or way not in of_events)),

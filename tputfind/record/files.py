@@ -298,10 +298,7 @@ class RecordFile:
             pass
 
     def save(self, record: Record) -> None:
-        """Write the record whole; the first time under an unused name.
-
-        A full or missing disk does not end the run: the error is kept in ``problem``, and the next call tries again.
-        """
+        """Write the record whole; keep an error, as of a full disk, in ``problem``: the next call tries again."""
         try:
             if self.path is not None:
                 write_whole(self.path, record.to_json())

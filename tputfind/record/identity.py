@@ -176,12 +176,7 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
 
 
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:
-    """Return the fields that distinguish records, as few as suffice.
-
-    They are model, recipe, device and node if these differ; then the optimizer and the allocator, the input's shape,
-    the copies, the weights and the memory limit; then the device's number and the load of the host's other devices;
-    then the start time.
-    """
+    """Return the fields that distinguish records, as few as suffice: later ones only if those before do not."""
     differing = _differing(records, ("model", "recipe", "device", "node"))
     for names in (("training", "input", "transfer", "weights", "memory"), ("place", "load")):
         if not _apart(records, differing):

@@ -52,10 +52,7 @@ class Column(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Columns and rows with a title and a legend; rows refer to the remarks by number.
-
-    ``strong`` holds the numbers of rows that answer a question; they are shown in bold.
-    """
+    """Columns and rows, which refer to the remarks by number; those numbered in ``strong`` answer a question."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]

@@ -175,10 +175,7 @@ class Outputs:
             raise BadRequest(f"{told} holds another measurement: {differing}", hint)
 
     def check_all(self, table: Output | None = None) -> None:
-        """Raise BadRequest for an output that ``check`` refuses, and for two outputs in the same file.
-
-        ``--save`` may also name the ``table`` of a resumed record, its CSV, since the content is the same.
-        """
+        """Raise BadRequest for outputs that ``check`` refuses or that share a file, except that of the ``table``."""
         outputs = [*self._named, *([table] if table is not None else [])]
         for _ in range(2):  # twice, since a folder made for one output may be at the path of another
             for output in outputs:

@@ -108,10 +108,7 @@ class _PlainListener:
 
 
 class _TerminalListener(_PlainListener):
-    """Draws a line for each device; a single device has the table and the answers so far above its line.
-
-    It draws only on events: a thread that refreshed it would take time from the measurement.
-    """
+    """Draws a line for each device, on events alone: a thread that refreshed it would take time from measuring."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)

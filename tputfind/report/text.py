@@ -61,10 +61,7 @@ def layout_shown(spec: Spec, input_shape: str) -> tuple[str, ...]:
 
 
 def device_of(record: Record) -> str:
-    """Return the name of a record's device, for a processor with the number of compute threads.
-
-    Several devices, and one that is not the first or not alone, have their numbers after the name.
-    """
+    """Return a device's name, its number unless it is the first and alone, and the compute threads of a processor."""
     count, name = answers.threads(record), record.environment.device_name
     places = ", ".join(record.spec.devices) if len(record.spec.devices) > 1 else record.environment.device
     if record.spec.busy_devices > 1 or record.spec.device.partition(":")[2] not in ("", "0"):

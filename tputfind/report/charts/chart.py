@@ -72,10 +72,7 @@ class Level(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
-    """A plot: its axes, its series, and the same in words.
-
-    Bars have ``names``. If the plot itself shows what the words say, a ``note`` replaces them below it.
-    """
+    """A plot, and the same in words, which a ``note`` replaces below a plot that shows them; bars have ``names``."""
 
     kind: Literal["throughput", "tradeoff", "memory", "latency", "clock", "power"]
     title: str

@@ -114,10 +114,7 @@ def image(chart: Chart, ending: str) -> bytes:
 
 
 def _add_dark_colours(svg: bytes, chart: Chart) -> bytes:
-    """Return an SVG file with dark colours for readers who prefer them, and with text for screen readers.
-
-    A style sheet in the file replaces each light colour; a program without media queries shows the light ones.
-    """
+    """Return an SVG file with dark colours for readers who prefer them, and with text for screen readers."""
     rules = [
         f'[style*="{part}: {LIGHT[name]}"]{{{part}:{DARK[name]}!important}}'
         for name in LIGHT
@@ -443,10 +440,7 @@ def _scale(axes: Axes, which: str, axis: Axis, values: Sequence[float]) -> None:
 
 
 def ticks(low: float, high: float, base: int) -> list[float]:
-    """Return at most nine places to label between two ends of a logarithmic axis.
-
-    These are powers of 2, or of 10 with steps between them if there is room; over a short range they are even steps.
-    """
+    """Return at most nine labelled places on a logarithmic axis: powers, or even steps if the range has few of them."""
     first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
     for steps in ((1, 2, 5), (1, 3), (1,)) if base == 10 else ((1,),):
         every = [step * float(base) ** power for power in range(first, last + 1) for step in steps]

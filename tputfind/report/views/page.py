@@ -230,10 +230,7 @@ def trials_table(named: Named) -> Table:
 
 
 def side_by_side(named: Named) -> Table:
-    """Return a line for each record: the batch to deploy with its figures, then the fastest and the largest batch.
-
-    If the records are of one model in several recipes, the best recipe is strong.
-    """
+    """Return a line for each record, the batch to deploy first; the best of one model's recipes is strong."""
     heads = ("record", "batch to deploy", *_BESIDE, "memory", "fastest", "largest")
     lines = [_beside(*one) for one in named]
     records = [record for _, record in named]
@@ -271,10 +268,7 @@ _MOST_GROUPS: Final = 3
 
 
 def groups(records: Sequence[Record]) -> tuple[Document, ...]:
-    """Return the answers of each model on each device, from its best recipe.
-
-    It is empty if there are too many. Several runs of one recipe, or of unlike SLOs, have no best one.
-    """
+    """Return the answers of each model on each device, from its best recipe if it has one; empty if there are many."""
     works = group_by(records, identity.work_key)
     if len(works) > _MOST_GROUPS:
         return ()
@@ -344,11 +338,7 @@ def _rate_note(record: Record, row: Row) -> str:
 
 
 def facts(named: Named, asked: Sequence[Spec] | None) -> tuple[Table | None, tuple[Table, ...]]:
-    """Return a table of the differences between records, None if there are none, and tables of the facts in common.
-
-    ``asked`` are the specs of the records; by default their own. The table of differences has a line for each record,
-    the others have a line for each fact.
-    """
+    """Return a table of differences between records, if any, and tables of common facts, with the specs ``asked``."""
     records = [record for _, record in named]
     specs = [record.spec for record in records] if asked is None else asked
     parts: dict[str, list[Facts]] = {

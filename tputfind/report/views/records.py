@@ -45,10 +45,7 @@ _BESIDE: Final = (_RATE, _BAR_AFTER, "p50 ms")
 
 
 def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:
-    """Return a part for each record, for the recipes of each model, for several devices, and for all side by side.
-
-    ``asked`` are the specs that the records were measured with, if answers are to other ones.
-    """
+    """Return a part for each record, and for several together; ``asked`` are their specs if answers are to others."""
     sources = list(records)
     if asked is not None:
         sources = [msgspec.structs.replace(one, spec=spec) for one, spec in zip(records, asked, strict=True)]

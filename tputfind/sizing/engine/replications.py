@@ -198,10 +198,7 @@ class _Part(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """Requests of a replication of one part: before the measured ones, measured, and after them.
-
-    ``shorter`` is the fraction of the wanted batches of each device for which it is long enough.
-    """
+    """Requests of a replication of one part; ``shorter`` is the fraction of the wanted batches that it has room for."""
 
     warm_up: int
     measured: int
@@ -493,10 +490,7 @@ def _relaxation(part: _Part, fleet: Fleet) -> float:
 
 @dataclass(frozen=True)
 class _Run:
-    """One replication of one part: latencies of measured requests, the busy fraction of devices, batches by size.
-
-    ``lasts_ms`` is the measured time of all devices, in which these batches began.
-    """
+    """Measured latencies of one replication of one part, and its batches that began in ``lasts_ms`` of all devices."""
 
     latency_ms: NDArray[np.float64]
     busy: float

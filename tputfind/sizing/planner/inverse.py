@@ -194,10 +194,7 @@ def edge_of(search: Search, found: Outcome, fewer: Outcome | None) -> Edge | Non
 
 
 def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
-    """Return the least number that meets the target if batches are faster by that factor.
-
-    A faster device does the same as this one at a lower rate, in less time.
-    """
+    """Return the least number if batches are faster by a factor: as at a lower rate, with all times shorter."""
     rate_per_s = search.demand.rate_per_s / faster
     lowest = min(fewest, search.keeping_up(1 / faster))
 

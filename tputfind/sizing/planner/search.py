@@ -261,10 +261,7 @@ class Search:
         return too_slow > _NEARLY_ALL * samples
 
     def best(self, devices: int) -> Simulated:
-        """Return the outcome of a number of devices with the first batch limit that meets the target, or with the best.
-
-        The batch limits with the best pilots are judged, and the neighbours of the best one judged.
-        """
+        """Return the outcome with the first batch limit that meets the target, or the best of those judged."""
         if devices not in self._best:
             rate_per_s = self.demand.rate_per_s
             pilots = {one.outcome.batch_cap: one for one in self._rank_candidates(devices, rate_per_s)}
