@@ -16,7 +16,6 @@ from tputfind.stats import mean_interval
 from tputfind.units import format_bytes, format_figure, format_ratio, format_share, format_share_up
 
 NO_MATTER: Final = 0.01
-"""A smaller relative difference does not matter."""
 _CONFIDENCE: Final = 0.99
 """Confidence of the intervals of differences; a table makes up to five comparisons."""
 _NEARLY_ALL: Final = 0.9

@@ -25,14 +25,11 @@ Verdict = Literal["same", "faster", "slower", "ambiguous", "not_comparable"]
 TOLERANCE: Final = 0.01
 """Throughputs whose ratio is certainly within this of 1 count as the same."""
 LEAST_TOLERANCE: Final = sqrt(2) * REPEATABILITY
-"""Throughputs are not known well enough for a smaller tolerance."""
 _CLOCKS_DIFFER: Final = 0.02
 _AS_MUCH_MEMORY: Final = 0.99
-"""Fraction of OLD's memory from which NEW had as much."""
 _FITS: Final = 0.9
 """Fraction of NEW's memory that OLD's row may need for NEW to have had enough."""
 ONE_PROCESS: Final = "timed in one process: measure with --processes 3 or more"
-"""The reason why a row that was timed in one process is not judged."""
 
 
 COMPARED_OTHERWISE: Final = {"model", "weights", "image_size", "input_size", "sequence_length", "gpus"}

@@ -21,10 +21,8 @@ from tputfind.record.untrusted import decode_json
 from tputfind.stats import percentile
 
 SCHEMA: Final = 1
-"""Incremented when a field is added or changes its meaning."""
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
 Levels = Mapping[str, tuple[str | int, ...]]
-"""The values of each factor, by its field of ``Spec``."""
 REGRET: Final = 0.02
 """A variant that cannot be faster by more than this fraction gets no further rounds."""
 FACTORS: Final = ("dtype", "layout", "allocator", "instances", "device", "mode")

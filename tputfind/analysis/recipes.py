@@ -24,7 +24,6 @@ from tputfind.record.types import DTYPES, LAYOUTS, MODES
 from tputfind.stats import percentile
 
 LISTED: Final = "dtype", "layout", "allocator", "mode", "instances"
-"""The options that take several values, separated by commas."""
 Part = Literal["layout", "mode"]
 _PLAIN: Final[dict[Part, str]] = {"layout": "nchw", "mode": "eager"}
 

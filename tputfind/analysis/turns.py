@@ -14,7 +14,6 @@ from tputfind.record.types import REPEATABILITY, Above0, Amount, Count
 from tputfind.stats import CONFIDENCE, MOST_HALF, NORMAL_IQR, Interval, t_quantile
 
 LOOKS: Final = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28)
-"""Numbers of rounds after which the verdict is tested."""
 VERDICT_CONFIDENCE: Final = 0.99
 """The confidence of a verdict on two variants: at most 1 of 100 pairs of equal ones is called faster or slower."""
 FEWEST_ROUNDS: Final = 3
@@ -33,7 +32,6 @@ class Scatter(NamedTuple):
 
 
 ASSUMED: Final = Scatter(0.05)
-"""The scatter that a race assumes until it can be estimated."""
 ASSUMED_DEVICE_BOUND: Final = Scatter(0.01, 20)
 """The same for pairs that keep their device busy: of 510 such processes, 95 % lay within 0.61 % of the others of their
 row (``benchmarks/plan.py one``). Beside an estimate it counts as 20 degrees of freedom (Smyth, "Linear Models

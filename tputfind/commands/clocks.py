@@ -21,7 +21,6 @@ from tputfind.report.views import clocks as view
 from tputfind.session import clocks
 
 _FEWEST_TIMINGS: Final = 3
-"""Minimum timings that are left for a comparison."""
 _LONGEST_HOST_WORK_MS: Final = 60_000.0
 
 

@@ -166,7 +166,6 @@ class Gates(NamedTuple):
 
 
 _Work = tuple[object, ...]
-"""A key that records of the same work share."""
 
 
 def _newest_of_each_work(place: str, read: Sequence[Record], notes: list[TputfindError]) -> dict[_Work, Record]:

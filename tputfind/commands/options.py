@@ -27,7 +27,6 @@ from tputfind.sizing.engine.events import Routing
 from tputfind.sizing.engine.servers import Batcher
 
 MEASURING: Final = tuple(options_by_field(Spec).values())
-"""Options of a measurement: the fields of ``Spec``."""
 _NAMED: Final = {option.name: option for option in MEASURING}
 FIRST: Final = tuple(_NAMED[name] for name in ("dtype", "mode", "device", "image_size", "max_batch", "slo", "budget"))
 """Options that most runs need; ``tputfind --help`` shows only these."""
@@ -194,7 +193,6 @@ IN_TURN: Final = (
     _NAMED["budget"]._replace(help="end within this time, with the verdict reached by then", default="1min"),
     *_RUN,
 )
-"""Options of ``compare --run`` alone."""
 _IN_RACES: Final[dict[str, dict[str, Any]]] = {
     "device": {"help": "race on this device; a list, or all, races on equal devices in parallel"},
     "layout": {"default": "all"},

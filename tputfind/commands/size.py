@@ -24,7 +24,6 @@ from tputfind.sizing.planner.question import read_demand
 from tputfind.units import shorten_text
 
 _AFTER_S: Final = 2.0
-"""Seconds after which progress is shown."""
 _REFRESH_S, _EVERY_S = 0.2, 10.0
 """Seconds between updates: of the line on a terminal, and between new lines elsewhere."""
 

@@ -28,7 +28,6 @@ _MILLISECONDS: Final = re.compile("[0-9]{3}(?![0-9])")
 _ZONE: Final = re.compile("[0-9]+(Z|[+-][0-9]{2})")
 _HOURS: Final = re.compile("[0-9]{1,2}:[0-9]{2}")
 _SHORT_UNIT: Final = re.compile("(?<![a-z])(ms|msecs?|millis[a-z]*|us|usecs?|micros[a-z]*|ns|nanos[a-z]*)(?![a-z])")
-"""A unit shorter than a second in the name of a column."""
 Kind = Literal["number", "date"]
 
 

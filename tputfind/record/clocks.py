@@ -16,7 +16,6 @@ from tputfind.record.types import METHOD, Amount, Count
 from tputfind.stats import standard_deviation
 
 SCHEMA: Final = 1
-"""Incremented when a field is added or changes its meaning."""
 MOST_REPEATS: Final = 10_000
 Repeats = Annotated[int, Meta(ge=1, le=MOST_REPEATS)]
 Dropped = Annotated[int, Meta(ge=0, le=MOST_REPEATS)]

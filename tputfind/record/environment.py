@@ -7,7 +7,6 @@ import msgspec
 from tputfind.record.types import ASKED, FREE, TOLD, WORK, Bytes, CountFromZero
 
 ACCELERATORS_PER_HOST: Final = 8
-"""Accelerators of an ordinary server."""
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

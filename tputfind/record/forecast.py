@@ -10,7 +10,6 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import LARGEST_BATCH, Amount, Bytes, Count, Dtype
 
 SCHEMA: Final = 1
-"""Incremented when a field is added or changes its meaning."""
 _Batch = Annotated[int, Meta(ge=0, le=LARGEST_BATCH)]
 
 

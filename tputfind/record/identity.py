@@ -172,7 +172,6 @@ NAMES: Final[dict[str, Callable[[Record], str]]] = {
     "memory": lambda record: _memory_text(record.spec.memory_limit_bytes),
     "begun": lambda record: record.started,
 }
-"""The fields that can distinguish records, each with its text."""
 
 
 def distinguishing_fields(records: Sequence[Record]) -> list[str]:

@@ -56,9 +56,7 @@ _DEVICE: Final = re.compile(
 )
 _KINDS: Final = {name for name in DEVICES if name not in ("auto", "cpu", "cpu:0-3", "cuda:N")}
 MOST_RANKS: Final = 64
-"""Maximum devices of one host that run one model."""
 MOST_PROCESSES: Final = 100
-"""Maximum processes in which a row is timed."""
 PROCESSES: Final = 3
 FEW_SAMPLES: Final = 64
 """An input function is called for this many samples, if larger batches can repeat them."""
@@ -519,7 +517,6 @@ _NOT_FOR_STEPS: Final = {
     *("image_size", "input_size", "sequence_length", "inputs", "clip", "accumulate"),
     *("effective_batch", "parallel"),
 }
-"""Fields that change a model or set its inputs."""
 
 
 def read_spec(model: str, options: Mapping[str, object]) -> Spec:

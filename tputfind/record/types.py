@@ -48,7 +48,6 @@ QUANTIZED: Final[dict[str, str]] = {
 CONVERTED: Final[dict[str, str]] = {"fp16": "float16"} | dict.fromkeys(("bf16", *QUANTIZED), "bfloat16")
 """torch's name of the dtype to which real floating-point parameters are converted; float32 for all others."""
 AUTOCAST: Final[dict[str, str]] = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
-"""torch's name of the dtype of autocast."""
 LAYOUTS: Final = get_args(Layout)
 MODES: Final = ("eager", "cudagraph", "compile", "compile:freezing", "compile:reduce-overhead", "compile:max-autotune")
 """The simplest to deploy first. ``compile:NAME`` is also any other backend of ``torch.compile``."""

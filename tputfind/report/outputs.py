@@ -39,9 +39,7 @@ NAMES: Final[dict[Kind, str]] = {
     "svg": "SVG plot",
 }
 _LOOKED_AT_BYTES: Final = 2**16
-"""Bytes at the beginning of a file that identify its kind."""
 _TEXT: Final = r'"(?:[^"\\]|\\.)*"'
-"""A string of JSON."""
 _TITLE: Final = r"(?:## [^\n]*\n\n(?:\*\*[^\n]*\*\*\n\n)?|\*\*[^\n]*\*\*\n\n)"
 """A heading, a title, or both; the table of the first of several races follows its heading."""
 _ANSWER: Final = "(?:Devices|Verdict|Highest rate|Target)"
@@ -80,9 +78,7 @@ _BEGINNINGS: Final[dict[Kind, tuple[str, ...]]] = {
 _OF_KIND: Final = {kind: re.compile("|".join(beginnings).encode()) for kind, beginnings in _BEGINNINGS.items()}
 
 ENDINGS: Final = ("json", "csv", "md", "html", *draw.ENDINGS)
-"""All file forms."""
 _DRAWN: Final = ("record", "race")
-"""Kinds of JSON whose results have plots."""
 MEASURED: Final = ("record", "clocks", "forecast", "comparison", "race")
 """Kinds of JSON that hold measurements, which cannot be made again from other files; comparisons of records do not."""
 _STDOUT: Final = Path("/dev/stdout")

@@ -31,7 +31,6 @@ _VIEWS = {
     "race": "tune",
     "plans": "size",
 }
-"""The module in ``views`` that makes the document of each kind of result."""
 
 
 def document_of(result: Any) -> Document:

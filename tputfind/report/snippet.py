@@ -92,7 +92,6 @@ def lines(record: Record, batch_size: int) -> Iterator[str]:
 _NO_SCORES: Final = ("inception_v3", "googlenet", "deeplab", "fcn_", "lraspp", "raft")
 """Beginnings of the names of torchvision's models that return other outputs than scores of classes."""
 _VOLUME: Final = 4
-"""The number of lengths of a sample of volumes or frames."""
 
 
 def _start(record: Record) -> Iterator[str]:

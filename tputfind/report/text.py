@@ -31,7 +31,6 @@ _STOPPED_BY: Final[dict[LimitedBy, str]] = {
 
 _MARKS: Final[dict[answers.Answer, str]] = {"fastest": "F", "knee": "K", "largest": "L", "safe": "S"}
 TO_USE: Final[dict[Phase, str]] = {"infer": "Deploy", "train": "Train with", "step": "Run with"}
-"""The label of the first answer."""
 _ONLY: Final = "the only one timed"
 
 

@@ -25,7 +25,6 @@ _FEWEST: Final = 100
 _MOST_REQUESTS: Final = 10_000
 """Requests of a log that are used, from its beginning; more would take long for little gain."""
 _HEAVY: Final = 0.65
-"""Utilization above which logs are predicted, but not fitted."""
 _MIDDLING: Final = 0.25
 """Least utilization of the busiest log; light load alone does not separate costs per batch from costs per request."""
 _UNSURE: Final = 0.2
@@ -41,7 +40,6 @@ COLUMNS: Final = "sent", "answered", "begun", "ended"
 """Columns of a log; the last two go together, and may be missing."""
 
 _DRAWS: Final = 200
-"""Bootstrap samples for the intervals."""
 _BLOCKS: Final = 40
 """Blocks of each log for the bootstrap, long against a busy period, so that they are independent."""
 _MOST_POINTS: Final = 3000

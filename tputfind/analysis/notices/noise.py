@@ -43,7 +43,6 @@ _SIGNS: Final = {
     "wide_interval": "differ by process",
     "not_settled": "do not settle",
 }
-"""The behaviour of batch times, by kind of notice."""
 
 
 class Finding(NamedTuple):

@@ -200,7 +200,6 @@ ADVICE: Final[dict[FailureKind, str]] = {
     "wrong_output": "do not deploy this batch",
     "error": "see its traceback",
 }
-"""Advice for each kind of failure, in one line."""
 
 
 def advice(kind: FailureKind, spec: Spec) -> str:

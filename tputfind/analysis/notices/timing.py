@@ -11,7 +11,6 @@ from tputfind.stats import mean, percentile, samples_for_percentile
 
 TUTORIALS_BATCHES: Final = 100
 COPY_BOUND_SHARE: Final = 0.80
-"""The same limit as for enqueue time."""
 
 
 def timing_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:

@@ -38,7 +38,6 @@ _COLOURS: Final = {
     "series-6": ("#b3173f", "#ff8fa3"),
     "series-7": ("#555e66", "#b8c0c8"),
 }
-"""The colours of the light and of the dark scheme."""
 LIGHT: Final = {name: light for name, (light, _) in _COLOURS.items()}
 DARK: Final = {name: dark for name, (_, dark) in _COLOURS.items()}
 _SERIES: Final = sum(name.startswith("series-") for name in LIGHT)
@@ -70,7 +69,6 @@ _DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _RINGS: Final[dict[Best, tuple[str, float]]] = {"fastest": ("o", 11), "knee": ("D", 11), "largest": ("s", 14)}
 _MOST_TICKS: Final = 9
 _MOST_MARKERS: Final = 64
-"""Markers are small above this number of points."""
 _MOST_POINTS: Final = 200
 """Above this number of points, only the line is drawn; keeps a page under 1 MB."""
 _EDGE_INCHES: Final = 0.14

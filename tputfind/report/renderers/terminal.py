@@ -28,7 +28,6 @@ from tputfind.report.document import (
 from tputfind.units import shorten_text
 
 _LABELS: Final = 15
-"""Minimum width of the column of labels."""
 _LEAST_WIDTH: Final = 20
 _PLAIN: Final = box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
 _UNBOUNDED: Final = 10_000

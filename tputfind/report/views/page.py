@@ -49,11 +49,9 @@ _MOST_LINES: Final = 400
 """Maximum lines of a table; keeps a page under 1 MB."""
 _LONGEST_MESSAGE: Final = 200
 _BESIDE: Final = ("samples/s", "± %", "p50 ms")
-"""Figures of the batch to deploy that are shown for each record."""
 Named = Sequence[tuple[str, Record]]
 """Records, each with its distinguishing name; the name is empty if there is a single record."""
 Facts = dict[str, str]
-"""Facts about a record: texts by their names in words."""
 
 
 def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:

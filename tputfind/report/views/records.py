@@ -41,7 +41,6 @@ _BEST_RECIPE: Final = "B", "the best recipe"
 _RATE: Final = "samples/s"
 _BAR_AFTER: Final = "± %"
 _BESIDE: Final = (_RATE, _BAR_AFTER, "p50 ms")
-"""Figures of a row that are shown for each of several records."""
 
 
 def document(records: Sequence[Record], asked: Sequence[Spec] | None = None) -> Document:

@@ -20,10 +20,8 @@ OVERHEADS: Final = {
     "overhead_per_request_ms": "a request",
     "overhead_per_answer_ms": "an answer",
 }
-"""The overhead fields of a demand, in words."""
 MORE_LABEL: Final = f"{MORE_TRAFFIC - 1:.0%} more"
 _LISTED: Final = 4
-"""Maximum numbers of samples that are listed with their fractions."""
 _QUEUES: Final[Mapping[Batcher, str]] = {"triton": " (max_queue_size)", "mosec": " (--capacity)"}
 """Settings of servers that limit a queue; those of Ray Serve count what waits at each caller."""
 
@@ -119,7 +117,6 @@ _TAKEN: Final[dict[Routing, tuple[str, str]]] = {
     "least-loaded": ("Requests", "go to the device with the fewest unanswered ones, of whichever kind"),
     "two-choices": ("Requests", "go to the one of two random devices that has fewer unanswered ones"),
 }
-"""How the devices of a mix get their work, by routing."""
 
 
 def sum_of_models(found: Answers) -> Iterator[tuple[str, str]]:

@@ -19,9 +19,7 @@ from tputfind.stats import t_quantile
 from tputfind.units import format_figure
 
 _COARSE: Final = 0.85
-"""Factor from one tried rate to the next lower one."""
 _STEP: Final = 1 / 50
-"""Relative resolution of the highest rate."""
 _MARGIN: Final = 1.1
 """A pilot may exceed the target by this factor if a longer simulation may still meet it."""
 _MOST_TRIED: Final = 8

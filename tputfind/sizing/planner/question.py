@@ -24,7 +24,6 @@ from tputfind.units import echo
 BATCHERS: Final = get_args(Batcher)
 ROUTINGS: Final = get_args(Routing)
 MOST_DEVICES: Final = 10_000_000
-"""Maximum devices of a plan."""
 LOWEST_RATE: Final = 1e-9
 HIGHEST_RATE: Final = 1e12
 """Requests per second; the lowest rate is one request in thirty years."""
