@@ -67,8 +67,7 @@ NOISE: Final = {"fp32": 1e-3, "tf32": 2e-2, "fp16": 2e-2, "amp-fp16": 2e-2} | di
 """Maximum relative distance (L2 norm) of two outputs of a sample that rounding explains, by dtype.
 
 Another batch size uses other kernels, which add up in another order. Measured on an H200 with torchvision's models,
-random weights, batch 32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16) if nothing underflows.
-"""
+random weights, batch 32 against 2: at most 3e-6 (fp32), 1e-3 (tf32 and fp16) and 7e-3 (bf16) if nothing underflows."""
 REPEATABILITY: Final = 0.002
 """Limit of repeatability on one machine, as a fraction, however many samples there are: the same loop of ten seconds,
 in separate processes some minutes apart, differed by 0.2 % (ResNet-50, batch 256, on an H200), while the processes of

@@ -34,8 +34,7 @@ _SPANS: Final = 2.5
 """Minimum length of each part in usual batch times, times the number of batches that one long batch lengthens."""
 _PHASES: Final = 40.0
 """Length of a replication in usual batch times, and half of that before it: by then, devices that ended their batches
-together are out of step.
-"""
+together are out of step."""
 CELL: Final = 256
 """Maximum devices behind a router, or one queue, that are simulated together."""
 _GOLDEN: Final = (sqrt(5) - 1) / 2
@@ -45,8 +44,7 @@ _BY_FAR: Final = 20.0
 _MISSES, _MEETS = 3.0, 8.0
 """Standard errors above and below the allowed fraction of late requests at which replications end. Late requests come
 in clusters: if none was seen, the fraction and its error are both too low. With an error that is nearly trusted, the
-first is enough below too.
-"""
+first is enough below too."""
 _LEAST_CHANCE: Final = 0.1
 """Minimum standard error of the late fraction, relative to the binomial one; rare bursts may be unseen."""
 _ONE_SIDED: Final = 0.8
@@ -54,31 +52,26 @@ _ONE_SIDED: Final = 0.8
 _PRECISE, _SMALL, _IMPRECISE = 2.5, 0.03, 5.0
 """Limits up to which an error is trusted: a multiple of the wanted one, and a fraction of the allowed late fraction.
 With a larger error, a fleet must meet the target by as many times more errors, up to the third: a few bursts may hide
-its size.
-"""
+its size."""
 _STARTS, _APART, _LENGTHENED = 3.0, 0.02, 4
 """Standard errors, and fraction of the mean latency, by which replications that began with devices in step may differ
 from those that did not; and the factor on the length of the next replications if they differ more: devices with nearly
-constant batch times fall in step, or out of it, within hundreds of batches.
-"""
+constant batch times fall in step, or out of it, within hundreds of batches."""
 _LEAST_CELL: Final = 16
 """Minimum devices behind a router that are simulated together."""
 _IN_STEP: Final = 0.1
 """Fraction of a batch within which devices end their first batches in every other replication."""
 _UNDECIDED, _CLOSE = 0.6, 0.02
 """Fraction of the maximum requests after which a fleet near its target stays undecided; and the relative distance of a
-percentile from the target at which more requests are of little use.
-"""
+percentile from the target at which more requests are of little use."""
 _QUICK, _PLAIN, _ITEM = (8.0, _UNDECIDED), (4.0, 0.3), 0.2
 """Batch by batch and request by request: the requests of one item that take as long to simulate as a batch, and the
 fraction of the maximum requests after which a fleet close to its target stays undecided. Request by request, another
-item of a request takes as long as the third; batch by batch, as long as a request.
-"""
+item of a request takes as long as the third; batch by batch, as long as a request."""
 _ENOUGH, _EXCURSIONS = 100.0, 1.6
 """Minimum length of all replications, in relaxation times of one queue, for a fleet to meet a target, unless it is far
 from it; and minimum of that length times the allowed late fraction: late requests come together, in rare excursions of
-the queue, and a shorter run may show none.
-"""
+the queue, and a shorter run may show none."""
 _RARE: Final = 10.0
 """Waits longer than the bound are rarer than the allowed late requests by this factor."""
 _WANDERS, _EVEN = 20.0, 0.05

@@ -42,8 +42,7 @@ _MOST_LONGER: Final = 2
 _MOST_PILOT_QUICK, _MOST_PILOT = 150_000, 50_000
 _PILOT_CELL, _PILOT_PHASES = 128, 12
 """Devices that a pilot simulates together request by request, and the length of its replications in usual batch times.
-With a smaller cell pilots would overestimate the late requests of large fleets near saturation.
-"""
+With a smaller cell pilots would overestimate the late requests of large fleets near saturation."""
 _JUDGED_TO_QUICK, _JUDGED_TO = 0.004, 0.02
 """Standard error of the late fraction, relative to the allowed one, below which more replications add little."""
 HALF_WIDTH: Final = 0.03
@@ -52,8 +51,7 @@ _MOST_MORE_TRAFFIC: Final = 100_000
 """Maximum requests for the outcome with more traffic."""
 _PILOT_ERRORS, _PILOT_ERROR = 3.0, 0.05
 """A batch limit is judged if its pilot exceeds the allowed late fraction by at most this many standard errors; an error
-counts as at least the second, relative to the allowed fraction.
-"""
+counts as at least the second, relative to the allowed fraction."""
 _AS_WELL: Final = 0.05
 """A measured batch size is preferred to another batch limit if its percentile is longer by at most this fraction."""
 _JUDGED, _UNDECIDED = 3, 2
