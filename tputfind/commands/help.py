@@ -35,7 +35,6 @@ class Sectioned(click.Command):
 
 
 def row_of(option: Option) -> tuple[str, str]:
-    """Return the two columns of an option in help: its flag with the placeholder of its value, and its help."""
     typed = option.flag if option.metavar is None else f"{option.flag} {option.metavar}"
     default = f"[default: {option.default}]".translate(_KEPT)
     return typed, f"{option.help}  {default}" if option.default else option.help
@@ -44,7 +43,6 @@ def row_of(option: Option) -> tuple[str, str]:
 def write_section(
     formatter: click.HelpFormatter, title: str, rows: Iterable[tuple[str, str]], width: int = _WIDTH
 ) -> None:
-    """Write a section of two columns, with the same column widths as other sections."""
     written = len(formatter.buffer)
     with formatter.section(title):
         formatter.write_dl([(f"{name:<{width}}", text) for name, text in rows], col_max=width)

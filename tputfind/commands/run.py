@@ -261,7 +261,6 @@ def _write(
 def _interruption(
     request: Request, kept: Sequence[Measured], saved: Sequence[str], not_begun: Sequence[str]
 ) -> Interrupted:
-    """Return the error of an interruption: whether results are saved, and the commands to go on."""
     if request.cluster is not None:
         again = f"go on with the same command, and --resume {shlex.quote(str(request.job.folder))} in place of --output"
         what = "what was measured until then is saved" if saved else "nothing was saved"

@@ -599,7 +599,6 @@ def _idle_options(spec: Spec) -> Iterator[str]:
 
 
 def _conflicts_of_ranks(spec: Spec) -> Iterator[str]:
-    """Yield conflicts between options that spread one model over several devices."""
     if len(spec.devices) > 1 and spec.ranks is None:
         several = "--parallel ddp or fsdp trains one model on them, and the command line shares jobs among them"
         yield f"--device {spec.device} are several devices: {several}"

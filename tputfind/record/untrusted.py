@@ -93,7 +93,6 @@ def decode_json(data: bytes, name: str, kind: type[_T], newest: int) -> _T:
 
 @contextmanager
 def told_as_bad_record(name: str) -> Iterator[None]:
-    """Turn a decoding error into a BadRecord that describes the error in the JSON."""
     try:
         yield
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

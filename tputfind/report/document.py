@@ -170,7 +170,6 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_collection(self) -> bool:
-        """Whether it holds other documents only."""
         return all(isinstance(section, Document) for section in self.sections)
 
     @property
@@ -246,7 +245,6 @@ def figure(value: float | None) -> Cell:
 
 
 def count(value: int | None) -> Cell:
-    """Return a cell with a whole number; an empty cell if the value is unknown."""
     return Cell() if value is None else Cell(str(value), value)
 
 

@@ -287,7 +287,6 @@ def is_report(path: Path, kind: Kind) -> bool:
 
 
 def _is_replaceable(path: Path, kind: Kind) -> bool:
-    """Whether an existing file is empty, or a report of the kind to be written."""
     try:
         return path.stat().st_size == 0 or is_report(path, kind)
     except OSError:  # an unreadable file may be anybody's
@@ -295,7 +294,6 @@ def _is_replaceable(path: Path, kind: Kind) -> bool:
 
 
 def _unlike(path: Path, kind: Kind, question: Question) -> str:
-    """Return how the measurement in a file differs from the question; empty if it does not."""
     if path.stat().st_size == 0:
         return ""
     try:

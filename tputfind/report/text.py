@@ -69,7 +69,6 @@ def device_of(record: Record) -> str:
 
 
 def failure_of(row: Row) -> str:
-    """Return the kind of a row's failure, in words; empty if it did not fail."""
     return "" if row.failure is None else row.failure.kind.replace("_", " ")
 
 
@@ -166,7 +165,6 @@ def summary(record: Record) -> list[tuple[str, str]]:
 
 
 def _scaling(record: Record) -> str:
-    """Return the speedup of several devices over one; empty if that was not measured."""
     known = [(row, share) for row in record.rows if (share := record.scaling_efficiency(row)) is not None]
     times = (
         f"{share * record.spec.device_count:.2f} times the throughput of one at batch {row.batch_size} ({share:.0%})"
@@ -292,7 +290,6 @@ def _bracket(record: Record, edge: Edge) -> str:
 
 
 def _failure_reason(record: Record, batch_size: int | None) -> str:
-    """Return why a batch failed, in plain words, or that no trial and no row of it failed."""
     failed = (one for one in record.attempts if one.batch_size == batch_size)
     return next((one.failure.plain for one in failed if one.failure is not None), "the reason is not in the record")
 

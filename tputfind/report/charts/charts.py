@@ -450,8 +450,6 @@ def _why_without_rate(record: Record) -> str:
 
 
 def _points_by_batch_size(value_of: _ValueOf) -> Callable[[Record], Iterator[Point]]:
-    """Return a function that yields a point for each row with a known value."""
-
     def points(record: Record) -> Iterator[Point]:
         for row in _ok_rows(record):
             if (value := value_of(record, row)) is not None:
@@ -465,7 +463,6 @@ def _ok_rows(record: Record) -> list[Row]:
 
 
 def _scale_of(values: Iterable[float], wanted: Scale) -> Scale:
-    """Return the wanted logarithmic scale if every value is positive; else the linear one."""
     return wanted if all(value > 0 for value in values) else "from_zero"
 
 

@@ -335,7 +335,6 @@ def _explain(figure: Figure, handles: dict[str, Artist], colours: dict[str, str]
 
 
 def _dress(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
-    """Set the labels and colours of the axes, with horizontal grid lines only."""
     axes.set_facecolor("none")
     axes.set_xlabel(chart.x.label, color=colours["quiet"], fontsize=_FONT)
     axes.tick_params(colors=colours["quiet"], labelcolor=colours["quiet"], labelsize=_FONT - 0.5)
@@ -351,7 +350,6 @@ def _dress(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
 
 
 def _bars(axes: Axes, chart: Chart, colours: dict[str, str]) -> None:
-    """Draw bars from the top, each below its name and its value."""
     points = chart.series[0].points
     most = max([*(point.y for point in points), *(point.high or 0.0 for point in points)]) or 1.0
     axes.barh(range(len(points)), [point.y for point in points], height=0.3, color=colours["series-0"])
@@ -406,7 +404,6 @@ def _draw(axes: Axes, series: Series, colours: dict[str, str]) -> Artist:
 
 
 def _limit(axes: Axes, chart: Chart) -> None:
-    """Set scales, ends and ticks of both axes to fit everything that is drawn."""
     points = [point for series in chart.series for point in series.points]
     x = [point.x for point in points] + [level.value for level in chart.levels if level.axis == "x"]
     y = [point.y for point in points] + [level.value for level in chart.levels if level.axis == "y"]

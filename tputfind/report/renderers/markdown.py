@@ -28,7 +28,6 @@ def _bold(text: str) -> str:
 
 
 def _blocks(document: Document) -> Iterator[str]:
-    """Yield the blocks of a document in order; blank lines separate them."""
     for section in document.sections:
         if isinstance(section, Document):
             has_parts = any(isinstance(part, Document) for part in section.sections)

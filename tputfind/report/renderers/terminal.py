@@ -106,13 +106,11 @@ def print_table(table: Table, console: Console) -> None:
 
 
 def print_line(line: str, console: Console, style: str = "", mark: str = "") -> None:
-    """Print text after a mark, wrapped between words if the console is narrower."""
     for place, part in enumerate(broken(line, console.width - len(mark))):
         console.print(Text.assemble((" " * len(mark) if place else mark, "yellow"), (part, style)), soft_wrap=True)
 
 
 def answer_lines(answers: Iterable[tuple[str, str]], width: int) -> list[Text]:
-    """Return the lines of answers: labels in the first column, texts in the second."""
     listed = list(answers)
     room = max([_LABELS, *(len(label) + 1 for label, _ in listed)])
     return [

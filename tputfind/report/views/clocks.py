@@ -44,7 +44,6 @@ def document(found: clocks.Methods | clocks.Pipeline) -> Document:
 
 
 def _data(found: clocks.Methods | clocks.Pipeline) -> Table:
-    """Return one line for each timing method under each condition, or for each stage with each method."""
     specs, keys = (
         ((found.spec,), ("way", "condition")) if isinstance(found, clocks.Methods) else (found.specs, ("stage", "way"))
     )

@@ -108,7 +108,6 @@ def _remarks_of(row: Judgement) -> list[str]:
 
 
 def _table(comparison: Comparison) -> Table:
-    """Return a row for each common batch size; remarks are listed once and referred to by number."""
     remarks = list(dict.fromkeys(remark for row in comparison.rows for remark in _remarks_of(row)))
     confidence = VERDICT_CONFIDENCE if comparison.turns else CONFIDENCE
     names = ("batch", "OLD /s", "NEW /s", "ratio", f"{100 * confidence:.0f} %")

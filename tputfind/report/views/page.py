@@ -252,7 +252,6 @@ def _beside(name: str, record: Record) -> tuple[Cell, ...]:
 
 
 def failure_line(failure: Failure) -> str:
-    """Return a failure on one line, its middle left out if it is long."""
     return f"{failure.kind.replace('_', ' ')}: {cut_in_the_middle(failure.message, _LONGEST_MESSAGE)}"
 
 
@@ -316,7 +315,6 @@ def _memory_of_each(record: Record) -> str:
 
 
 def _deploy_reason(record: Record, row: Row, best: Row) -> str:
-    """Return why this batch is the one to deploy, or that this is uncertain."""
     if doubt := text.doubt_of(record, (row, best)):
         return doubt.partition(";")[0]
     if record.spec.slo_ms is not None:

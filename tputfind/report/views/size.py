@@ -31,7 +31,6 @@ from tputfind.sizing.planner.plan import Plan, together
 
 
 def document(found: Found) -> Document:
-    """Return the plans of each model, ranked if there are several, and the sum of several models."""
     without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
     source = {"plans": found.plans, "without": without, "together": together(found), "ranked_by": found.ranked_by}
     return whole(lambda: _document(found), source=source, data=partial(data, found))
@@ -129,7 +128,6 @@ def _observed_table(observed: Observed) -> Table:
 
 
 def _mix(plan: Plan) -> Iterator[tuple[str, tuple[Section, ...]]]:
-    """Yield the title and the sections of the cheapest mix of kinds, or the reason why there is none."""
     answers = tuple(answers_of(words.mix(plan)))
     if plan.mix is not None and plan.price is not None:
         parts = _mix_parts(plan.mix, plan.price.currency)
@@ -223,7 +221,6 @@ def _fields(of: object, *names: str) -> dict[str, object]:
 
 
 def _energy(plan: Plan) -> Iterator[object]:
-    """Yield the values of the energy columns; nothing if the power is unknown."""
     if (energy := plan.energy) is not None:
         yield from (energy.computing.share, energy.computing.power_w, energy.low_w, energy.high_w)
         yield from (energy.kwh_per_million_low, energy.kwh_per_million_high)

@@ -50,7 +50,6 @@ def summary(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _hosts(plan: Plan) -> str:
-    """Return how many hosts the devices fill; empty if the devices per host are unknown."""
     each = plan.devices_per_host
     if each is None:
         return ""
@@ -167,7 +166,6 @@ def _powers(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _best_by_energy(energy: Energy) -> str:
-    """Return the full batches that take the least energy, and the fastest."""
     saving, fast = energy.best_by_energy, energy.best_by_rate
     least = f"{format_kwh(saving.kwh_per_million)} in full batches of {saving.batch_size}"
     if saving.batch_size == fast.batch_size:
@@ -188,7 +186,6 @@ def _server(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the answer to a question about a given number of devices."""
     demand = plan.demand
     rate = f"{format_figure(demand.rate_per_s)} requests/s"
     if demand.solve == "rate":
@@ -200,7 +197,6 @@ def _solution(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _samples(plan: Plan) -> str:
-    """Return the samples per request, the samples per second, and how the batcher treats a request."""
     demand, sizes = plan.demand, plan.demand.samples_per_request
     if len(sizes) == 1:
         each = f"{sizes[0][0]} samples each"
@@ -315,7 +311,6 @@ def _ray(plan: Plan) -> list[str]:
 
 
 def _comment_on_limit(plan: Plan) -> Iterator[str]:
-    """Yield the comment that a limit on the queue has no setting in the server, if there is one."""
     if plan.demand.max_queue is not None:
         yield f"# the limit of {plan.demand.max_queue} requests in a queue has no setting here"
 

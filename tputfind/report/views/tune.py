@@ -79,7 +79,6 @@ def _document(race: Race, title: str, chart: Chart | Defect) -> Document:
 
 
 def _pareto(race: Race) -> list[Table]:
-    """Return the table of the Pareto front; empty if a single batch size of a variant is on it."""
     columns = Column("variant", "text", shrinks=True), Column("batch"), Column("samples/s"), Column("p50 ms")
     rows = [
         (race.recipe_of(spec), count(one.batch_size), _about(one.samples_per_s), _about(one.latency_ms))
@@ -94,7 +93,6 @@ def _about(value: float) -> Cell:
 
 
 def _code(race: Race, record: Record) -> list[Code]:
-    """Return the lines of Python that run the winner; empty if no batch was timed."""
     raced = None if race.goal == "throughput" else _row_of_race(race)
     lines = text.code([record]) if raced is None else list(snippet.lines(record, raced.batch_size))
     return [Code(tuple(lines), "python")] if lines else []

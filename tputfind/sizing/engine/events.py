@@ -69,7 +69,6 @@ class Answers:
         return len(batch) if self.samples is None else sum(map(self.samples.__getitem__, batch))
 
     def note(self, batch: Sequence[int], end: float, device: Device) -> None:
-        """Note the requests of the next batch, which ends at a time."""
         if self.each_ms:
             end = max(end, device.answered)
             device.answered = end + self.each_ms * len(batch)
@@ -108,7 +107,6 @@ class Station:
         raise NotImplementedError
 
     def arrive(self, request: int, items: int) -> None:
-        """Take the items of a request, which arrive together."""
         if len(self.queue) + items <= self.limit:  # faster than the loop
             self.queue.extend((request,) * items)
         else:
@@ -126,7 +124,6 @@ class Station:
         return tail
 
     def put(self, request: int) -> None:
-        """Queue an item, or refuse its request if the queue is full."""
         if len(self.queue) >= self.limit and not self.idle:
             self.refuse(request)
         else:
@@ -140,7 +137,6 @@ class Station:
         self.settle()
 
     def refuse(self, request: int) -> None:
-        """Mark a request as refused; it is never answered."""
         self.answers.refused.append(request)
         self.left(1)
 

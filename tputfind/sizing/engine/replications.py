@@ -207,7 +207,6 @@ class _Plan(NamedTuple):
         return self._replace(warm_up=warm_up, measured=measured) if warm_up >= 2 * self.warm_up else self
 
     def is_as_long(self, other: _Plan) -> bool:
-        """Return whether a replication has as many requests as another, to within rounding."""
         return abs(self.warm_up + self.measured - other.warm_up - other.measured) <= _FIRST
 
 

@@ -180,7 +180,6 @@ class Triton(Station):
         return tail
 
     def free(self, device: Device) -> None:
-        """Let a device take a ready batch, and wake the thread."""
         if self.limit < inf:
             self._make()
             self.idle.append(device)

@@ -30,7 +30,6 @@ class Kind(NamedTuple):
 
     @property
     def per_ms(self) -> float:
-        """Samples per ms of all devices with full batches."""
         return self.devices * self.service.per_ms(self.cap)
 
 

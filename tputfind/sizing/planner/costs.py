@@ -115,7 +115,6 @@ class Energy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def energy_of(power: Power | None, simulated: Simulated, samples: float) -> Energy | None:
-    """Return the energy of a fleet, for ``samples`` per request; None if it is unknown or the queue grows."""
     outcome = simulated.outcome
     if power is None or outcome.is_saturated:
         return None

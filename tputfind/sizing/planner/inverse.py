@@ -203,7 +203,6 @@ def _least_if_faster(search: Search, fewest: int, faster: float) -> int:
 
 
 def _error_of_record(search: Search, found: Outcome, drawn: Sequence[ServiceTimes]) -> float:
-    """Return the standard error of the logarithm of a fleet's percentile due to the record, in the same streams."""
     tails = [
         Search(search.record, search.demand, None, times).pilot(found.devices, found.batch_cap).outcome.tail_ms
         for times in drawn

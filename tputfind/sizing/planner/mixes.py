@@ -102,7 +102,6 @@ class _Pair:
         ]
 
     def cheapest(self, bound: float) -> Mix | None:
-        """Return the cheapest mix that costs less than a bound; None if none was found."""
         best: Mix | None = None
         costs = [offer.per_hour / per_ms for offer, per_ms in zip(self._pair, self._most_per_ms, strict=True)]
         few = 0 if costs[0] > costs[1] else 1

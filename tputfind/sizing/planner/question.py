@@ -84,7 +84,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def recorded_per_s(self) -> float | None:
-        """Requests per second of the recorded requests; None without them."""
         return None if self.gaps is None else len(self.gaps) / fsum(self.gaps)
 
     @property
@@ -98,7 +97,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wait_ms(self) -> float:
-        """How long the batcher lets a batch wait for more requests, in ms."""
         return self.profile.delay_ms if self.delay_ms is None else self.delay_ms
 
     @property
@@ -130,7 +128,6 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.max_ongoing or self.profile.max_ongoing
 
     def keeps_up_at(self, utilization: float) -> bool:
-        """Whether devices keep up at a utilization, and it is allowed."""
         return (utilization < 1 or self.max_queue is not None) and utilization <= self.highest_utilization
 
     def largest_batch(self, measured: int) -> int:
@@ -212,12 +209,10 @@ def read_overhead(value: object) -> Overheads:
 
 
 def _utilization(value: object) -> float:
-    """Read a utilization: ``70%``, ``0.7``, ``100%`` or 1."""
     return 1.0 if f"{value}".replace(" ", "") in ("100%", "100.0%", "1", "1.0") else values.share(value)
 
 
 def _delay(value: object) -> float:
-    """Read a duration in ms: 0, or long enough for clocks."""
     delay_ms = values.ms(value)
     if 0 < delay_ms < _SHORTEST_DELAY_MS:
         raise ValueError(f"{delay_ms:g} ms is neither 0 nor at least 1us")

@@ -199,7 +199,6 @@ class Search:
         return found
 
     def fewer(self, devices: int) -> Outcome | None:
-        """Return the outcome of the next smaller number of devices; None if there is none."""
         least = devices - step_at(devices)
         number = max((number for number in self._best if least < number < devices), default=least)
         return self.best(number).outcome if number else None
@@ -304,7 +303,6 @@ class Search:
         )
 
     def _beside(self, devices: int, cap: int) -> list[int]:
-        """Return the neighbouring candidates of a batch limit, and those halfway to them."""
         smaller = max((one for one in self.caps if one < cap), default=cap)
         larger = min((one for one in self.caps if one > cap), default=cap)
         beside = {smaller, (smaller + cap) // 2, (cap + larger) // 2, larger} - {cap}
@@ -315,7 +313,6 @@ class Search:
         return pilot.late - _PILOT_ERRORS * max(pilot.late_error, _PILOT_ERROR * late) <= late
 
     def tightest(self, devices: int) -> list[int]:
-        """Return the batch limits whose pilots have the least percentiles, the least first."""
         return [pilot.outcome.batch_cap for pilot in self._rank_candidates(devices, self.demand.rate_per_s)[:_JUDGED]]
 
     def outcome_with_room(self, devices: int) -> Outcome:
