@@ -120,15 +120,6 @@ class Comparisons(Result, list[Comparison]):
     KIND = "comparison"
     __slots__ = ()
 
-    @property
-    def specs(self) -> tuple[Spec, ...]:
-        """Empty: only comparisons of records come in numbers."""
-        return ()
-
-    @property
-    def device_name(self) -> str:
-        return self[0].device_name
-
 
 def decode_comparisons(data: bytes, name: str) -> Comparison | Comparisons:
     """Return the comparisons in a file's bytes; raise BadRecord, with the file's name, if there are none."""

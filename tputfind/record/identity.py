@@ -70,7 +70,10 @@ class Question(NamedTuple):
 
 
 def question_of(result: Any) -> Question:
-    """Return the specs and the device of any result with a measurement."""
+    """Return the specs and the device of any result with a measurement, or of several, on the device of the first."""
+    if isinstance(result, list):
+        each = list(map(question_of, result))
+        return Question(tuple(spec for one in each for spec in one.specs), each[0].device_name)
     specs = getattr(result, "specs", None)
     name = result.device_name if hasattr(result, "device_name") else result.environment.device_name
     return Question((result.spec,) if specs is None else specs, name)

@@ -413,14 +413,6 @@ class Records(Result, list[Record]):
     KIND = "record"
     __slots__ = ()
 
-    @property
-    def specs(self) -> tuple[Spec, ...]:
-        return tuple(record.spec for record in self)
-
-    @property
-    def device_name(self) -> str:
-        return self[0].environment.device_name
-
 
 def check_record(name: str, value: object) -> None:
     """Raise BadRequest if a value of Python code, called ``name`` in the message, is not a Record."""
