@@ -125,11 +125,7 @@ def to_deploy(record: Record) -> Row | None:
 
 
 def peak_bytes(record: Record, measured: Row | Trial) -> int | None:
-    """Return the memory that a row or a trial needs, in bytes; None if unknown.
-
-    It is what a memory limit applies to: the memory that the allocator reserves on a device, and address space on the
-    host, or resident memory if that is not known.
-    """
+    """Return the bytes that a memory limit counts: reserved ones, or on the host address space, or resident ones."""
     return needed_bytes(record.environment.can, measured.peak_allocated_bytes, measured.peak_reserved_bytes)
 
 

@@ -41,11 +41,7 @@ class Judged(NamedTuple):
 
 
 class ByDevice(NamedTuple):
-    """The same job on devices of one kind, each against the median of the others.
-
-    ``devices`` are judged at the batch size that is fastest on most; ``elsewhere`` are rows of other batch sizes at
-    which a device is slower or faster.
-    """
+    """One job on each device, against the others at the fastest batch size; ``elsewhere`` are differences at others."""
 
     batch_size: int
     devices: tuple[Judged, ...]

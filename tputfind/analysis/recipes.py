@@ -51,11 +51,7 @@ def answers(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 
 def best_of(records: Sequence[Record]) -> tuple[Record, Row] | None:
-    """Return the record and the row of the highest throughput within the SLO; None if no row was timed or meets it.
-
-    Without an SLO the fastest row of each record competes. Among rows that tie with the best within the noise, the
-    simplest wins, then the smaller batch.
-    """
+    """Return the fastest record and row within the SLO, if any; of those that tie, the simplest, then smallest."""
     return min(_alike(records), key=lambda one: (simplicity(one[0].spec), one[1].batch_size), default=None)
 
 

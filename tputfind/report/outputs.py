@@ -136,11 +136,7 @@ class Output(NamedTuple):
 
 
 class Outputs:
-    """The output files of a command, checked before anything is measured; a failure of one does not affect the others.
-
-    The files of ``sources`` must not be overwritten. ``saved`` are those that were written, ``problems`` the errors of
-    the others.
-    """
+    """The output files of a command: those ``saved``, and the ``problems`` of others; none may overwrite a source."""
 
     def __init__(
         self, named: Sequence[Output], sources: Sequence[Source], question: Question, *, overwrite: bool

@@ -48,11 +48,7 @@ def _search_notices(record: Record) -> Iterator[Notice]:
 
 
 def _non_monotonic_notices(record: Record) -> Iterator[Notice]:
-    """Yield notices of smaller batches that did not fit, and of larger ones that did.
-
-    Readers who take the largest batch as a bound would deploy a smaller one that fails; those who see a larger one work
-    would doubt the answer.
-    """
+    """Yield notices of smaller batches that did not fit, which readers would deploy, and of larger ones that did."""
     edge = record.edge
     if edge is None:
         return

@@ -125,11 +125,7 @@ def _add_dark_colours(svg: bytes, chart: Chart) -> bytes:
 
 
 def inline(chart: Chart) -> Inline:
-    """Return a chart for a page that defines the colours as custom properties.
-
-    Its ids begin with the chart's kind, so that plots on one page share no ids; ``<title>`` and ``<desc>`` hold the
-    text for screen readers.
-    """
+    """Return a chart for a page that defines the colours; its ids begin with its kind, as plots must share none."""
     with _style():
         figure = plain(chart, _IN_PLACE_OF)
         drawn = _encode(figure, "svg", _METADATA["svg"] | {"Creator": None}).decode()

@@ -46,11 +46,7 @@ class Computing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Power:
-    """The energy and duration of a batch of any size up to the largest metered.
-
-    Between two sizes both are interpolated linearly, as batch times are. Batches below the smallest take as much as
-    that one.
-    """
+    """The energy and duration of a batch of any size up to the largest metered, interpolated as batch times are."""
 
     def __init__(self, measured: Mapping[int, Batch]) -> None:
         """Take the energy and duration of a batch of each metered size; at least one is required."""

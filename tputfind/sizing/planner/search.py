@@ -351,11 +351,7 @@ class Search:
         return best.outcome
 
     def judge(self, devices: int, cap: int, longer: float = 1.0) -> Simulated:
-        """Return the outcome of a fleet after as many replications as a verdict needs; its pilot, if none would decide.
-
-        If ``longer`` is above 1, it is a factor on the maximum requests and the widest interval, and the fleet is
-        judged again.
-        """
+        """Return a fleet's outcome after as many replications as a verdict needs, or its pilot if none would do."""
         key = devices, cap
         if longer > 1 or key not in self._judged:
             pilot, most = self.pilot(devices, cap), longer * self._most
