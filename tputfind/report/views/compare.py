@@ -32,13 +32,7 @@ _WORDS: Final[dict[Verdict, str]] = {
     "ambiguous": "ambiguous",
     "not_comparable": "not comparable",
 }
-_TONES: Final[dict[Verdict, Tone]] = {
-    "same": "",
-    "faster": "good",
-    "slower": "bad",
-    "ambiguous": "unsure",
-    "not_comparable": "unsure",
-}
+_TONES: Final[dict[Verdict, Tone]] = {"same": "", "faster": "good", "slower": "bad"}
 
 
 def document(comparisons: Sequence[Comparison]) -> Document:
@@ -122,7 +116,7 @@ def _table(comparison: Comparison) -> Table:
             _rate(row.new_per_s, row.new_share),
             Cell() if row.ratio is None else Cell(f"{row.ratio:.3f}", row.ratio),
             Cell() if row.low is None or row.high is None else Cell(f"{row.low:.3f}-{row.high:.3f}", row.low),
-            Cell(_WORDS[row.verdict], tone=_TONES[row.verdict]),
+            Cell(_WORDS[row.verdict], tone=_TONES.get(row.verdict, "unsure")),
         )
         rows.append((*cells, numbers) if remarks else cells)
     return table(columns, rows, remarks=tuple(remarks))
