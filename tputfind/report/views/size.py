@@ -50,7 +50,7 @@ def _parts_of_model(found: Found, plans: Sequence[Plan]) -> list[Document]:
     """Return the parts of one model, grouped in a part of their own if there are other models."""
     parts = [_ranking(found, plans)] if len(plans) > 1 else []
     parts += [Document(title=words.title(plan), sections=tuple(_sections(plan))) for plan in plans]
-    parts += [Document(title=title, sections=sections) for title, sections in _mix(plans[0])]
+    parts += _mix(plans[0])
     if len(found.models) == 1:
         return parts
     return [Document(title=f"{plans[0].model}, samples of {plans[0].input_shape}", sections=tuple(parts))]
@@ -127,13 +127,12 @@ def _observed_table(observed: Observed) -> Table:
     return table(columns, rows, title="Predicted with these overheads, and observed")
 
 
-def _mix(plan: Plan) -> Iterator[tuple[str, tuple[Section, ...]]]:
+def _mix(plan: Plan) -> list[Document]:
     answers = tuple(answers_of(words.mix(plan)))
     if plan.mix is not None and plan.price is not None:
         parts = _mix_parts(plan.mix, plan.price.currency)
-        yield f"{plan.model}: the cheapest mix of kinds that was found", (parts, *answers)
-    elif answers:
-        yield "", answers
+        return [Document(title=f"{plan.model}: the cheapest mix of kinds that was found", sections=(parts, *answers))]
+    return [Document(sections=answers)] if answers else []
 
 
 def _mix_parts(mix: Mix, currency: str) -> Table:
