@@ -257,7 +257,8 @@ def memory(records: Sequence[Record]) -> Chart:
     """Return peak memory against batch size with the limits, and for a single record the search's trials."""
     series = _each_record(records, _points_by_batch_size(_memory))
     series += tuple(_trials(records[0])) if len(records) == 1 else ()
-    levels = _limits(records) if series else ()
+    known = {limit for record in records if series and (limit := _limit_bytes(record)) is not None}
+    levels = tuple(Level(axis="y", value=limit / MIB, text=f"limit: {format_bytes(limit)}") for limit in sorted(known))
     values = [point.y for one in series for point in one.points]
     peaks = [point.y for one in series if one.look != "failed" for point in one.points]
     limits = " or ".join(level.text for level in levels)
@@ -285,11 +286,6 @@ def _mib(mib: float) -> str:
 def _limit_bytes(record: Record) -> int | None:
     found = record.edge.memory_limit_bytes if record.edge is not None else None
     return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
-
-
-def _limits(records: Sequence[Record]) -> tuple[Level, ...]:
-    limits = {limit for record in records if (limit := _limit_bytes(record)) is not None}
-    return tuple(Level(axis="y", value=limit / MIB, text=f"limit: {format_bytes(limit)}") for limit in sorted(limits))
 
 
 def _trials(record: Record) -> Iterator[Series]:
