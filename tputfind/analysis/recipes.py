@@ -69,10 +69,7 @@ def _alike(records: Sequence[Record]) -> list[tuple[Record, Row]]:
 
 
 def names_of(records: Sequence[Record]) -> list[str]:
-    """Name each recipe by its parts that differ between recipes: ``compile``, ``nhwc eager``.
-
-    A recipe to which the others only add words is ``plain``, or ``instances=1``; all names are empty if none differ.
-    """
+    """Name recipes by the parts that differ: ``nhwc eager``, ``plain`` if others only add words; empty if none do."""
     differing = [parts for parts in _parts(records) if len(set(parts)) > 1]
     names = [" ".join(filter(None, parts)) for parts in zip(*differing, strict=True)]
     plain = "instances=1" if all(name.startswith("instances=") for name in filter(None, names)) else "plain"

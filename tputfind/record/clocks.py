@@ -70,10 +70,7 @@ _FEWEST_TURNS: Final = 9
 
 
 class Asked(NamedTuple):
-    """A request: time a batch of one model, or a pipeline of two with CPU work of ``host_work_ms`` between them.
-
-    There are ``repeats`` timings by each method. The first ``drop`` do not count.
-    """
+    """A request to time a batch of one model, or a pipeline of two with CPU work; the first ``drop`` do not count."""
 
     specs: tuple[Spec, ...]
     batch_size: int

@@ -58,11 +58,7 @@ def differing(old: msgspec.Struct, new: msgspec.Struct, *among: Role) -> Iterato
 
 
 class Question(NamedTuple):
-    """The specs of a measurement (two for a pipeline) and its device; None if the device is not known yet.
-
-    A comparison of records has no specs. ``any_device`` is whether a list of devices was requested, so that the specs
-    do not name theirs yet.
-    """
+    """The specs of a measurement, and its device, if known; with ``any_device`` the specs do not name theirs yet."""
 
     specs: tuple[Spec, ...] = ()
     device_name: str | None = None

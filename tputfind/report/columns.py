@@ -17,10 +17,7 @@ Room = Literal["any", "compiled", "wide", "page"]
 
 
 class Shown(NamedTuple):
-    """How tables show a column: its ``place`` from the left, its heading, and the ``room`` it needs.
-
-    A terminal that is too narrow drops columns in the order of ``drop``: first those that follow from the others.
-    """
+    """How tables show a column; a narrow terminal drops columns by ``drop``, first those that follow from others."""
 
     place: int
     heading: str

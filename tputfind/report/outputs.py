@@ -108,10 +108,7 @@ def _image(chart: Chart | Defect, ending: str) -> bytes:
 
 
 class Places(NamedTuple):
-    """The files that a job writes: single files, and a folder for records and their CSV, if any.
-
-    ``overwrite`` lets the single files replace files of any content. ``called`` names the option in errors.
-    """
+    """The files that a job writes, and a folder for records and their CSV; ``called`` names the option in errors."""
 
     folder: Path | None = None
     files: tuple[str | os.PathLike[str], ...] = ()

@@ -131,10 +131,7 @@ def _dtype_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
 
 
 def _training_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:
-    """Yield the notice of a model that is trained with a stand-in for its loss or its optimizer.
-
-    For classifiers of torchvision and timm, the cross-entropy of their scores is the usual loss, and no stand-in.
-    """
+    """Yield notices of stand-ins in training; the cross-entropy of a classifier's scores is its usual loss."""
     spec = record.spec
     if spec.phase != "train" or not timed:
         return

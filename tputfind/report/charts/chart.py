@@ -43,10 +43,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """Points that belong together. ``number`` is the record's, which sets colour, marker and line.
-
-    A series without a name is not in the legend: the label of the axis explains its look.
-    """
+    """Points that belong together; ``number`` sets colour, marker and line. Without a name it is not in the legend."""
 
     name: str
     number: int

@@ -347,10 +347,7 @@ def _over_windows(
 
 
 def _windows(record: Record) -> Iterator[Health | None]:
-    """Yield the device's health in every window: the first of each row, then the second, and so on.
-
-    Rows take turns in this order, except a row that the search timed by itself earlier. Windows have no timestamps.
-    """
+    """Yield the device's health in every window: the first of each row, then the second, as rows took turns."""
     rounds = max((len(row.timings) for row in record.rows), default=0)
     for number in range(rounds):
         yield from (row.timings[number].health for row in record.rows if number < len(row.timings))
