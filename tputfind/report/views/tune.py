@@ -205,7 +205,7 @@ def _row(race: Race, one: Contender) -> tuple[str | Cell, ...]:
 
 
 def _data(race: Race) -> Table:
-    lines = [
+    lines: list[dict[str, object]] = [
         {
             "model": one.spec.model,
             "recipe": recipe_of(one.spec),
