@@ -88,11 +88,9 @@ def models_in_recipes(records: Sequence[Record]) -> list[list[Record]]:
 
 
 def _newest_of_each(records: Sequence[Record]) -> list[Record]:
-    places = [(identity.name_of(record.spec), record.environment.device) for record in records]
-    newest: dict[object, Record] = {}
-    for place, record in zip(places, records, strict=True):
-        newest[place] = max(newest.get(place, record), record, key=lambda one: one.started)
-    return [record for place, record in zip(places, records, strict=True) if record is newest[place]]
+    together = group_by(records, lambda record: (identity.name_of(record.spec), record.environment.device))
+    newest = [max(of_recipe, key=lambda one: one.started) for of_recipe in together]
+    return [record for record in records if any(record is one for one in newest)]
 
 
 def _group_by_device(records: list[Record]) -> list[list[Record]]:
