@@ -162,7 +162,7 @@ def log_of(path: Path) -> Log:
             for word, place in places.items():
                 cell = cells[place] if place < len(cells) else ""
                 if not cell:
-                    raise ValueError(f"line {line}: {word} is empty: leave out requests that failed")
+                    raise ValueError(f"line {line}: {word} is empty: leave out requests that failed")  # noqa: TRY301  # it gets the name of the file
                 try:
                     kind, time = _time_of(cell, kind)
                 except ValueError as problem:
