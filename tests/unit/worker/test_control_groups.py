@@ -60,31 +60,6 @@ def host(
     return root
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_limit_of_a_group_above_the_process_counts(tmp_path, version):
-    root = host(tmp_path, Group(), Group(8 * GIB, used=3 * GIB), Group(used=GIB), version=version)
-
-    assert memory_limit(root) == MemoryLimit(8 * GIB, 5 * GIB)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_file_cache_that_the_kernel_gives_back_is_left(tmp_path, version):
-    root = host(tmp_path, Group(), Group(8 * GIB, used=7 * GIB, cache=2 * GIB), version=version)
-
-    assert memory_limit(root) == MemoryLimit(8 * GIB, 3 * GIB)
-
-
-def test_memory_high_is_a_limit_too(tmp_path):
-    root = host(tmp_path, Group(), Group(8 * GIB, used=GIB, high=4 * GIB))
-
-    assert memory_limit(root) == MemoryLimit(4 * GIB, 3 * GIB)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_memory_limit_without_group_limits_is_none(tmp_path, version):
-    assert memory_limit(host(tmp_path, Group(), Group(used=GIB), version=version)) == MemoryLimit(None, None)
-
-
 def test_without_control_groups_there_is_no_limit(tmp_path):
     assert memory_limit(tmp_path) == MemoryLimit(None, None)
 

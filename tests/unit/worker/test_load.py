@@ -4,7 +4,7 @@ import time
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from support.listener import Heard
@@ -47,34 +47,6 @@ def row(load, clock, *, pause_s, work_s, slowed=True):
     return lacking_s
 
 
-def test_device_warms_up_for_three_seconds_including_first_window(clock):
-    assert row(Load(), clock, pause_s=5, work_s=0) == pytest.approx(3)
-    assert row(Load(), clock, pause_s=5, work_s=1.25) == pytest.approx(1.75)
-    assert row(Load(), clock, pause_s=5, work_s=4) == 0
-
-
-@pytest.mark.parametrize("pause_s", [0.01, 0.5, 2.9])
-def test_row_after_a_slowed_row_warms_up_for_one_second(clock, pause_s):
-    load = Load()
-    row(load, clock, pause_s=5, work_s=8)
-
-    assert row(load, clock, pause_s=pause_s, work_s=0.25) == pytest.approx(0.75)
-
-
-def test_a_rest_is_no_pause(clock):
-    load = Load()
-    row(load, clock, pause_s=5, work_s=8)
-
-    assert row(load, clock, pause_s=3.1, work_s=0.25) == pytest.approx(2.75)
-
-
-def test_work_that_no_power_limit_slowed_counts_for_no_later_row(clock):
-    load = Load()
-    row(load, clock, pause_s=5, work_s=8, slowed=False)
-
-    assert row(load, clock, pause_s=0.01, work_s=1) == pytest.approx(2)
-
-
 def test_bring_up_works_in_moments_until_warm_up_is_complete(clock):
     load = Load()
     load.begin()
@@ -88,6 +60,7 @@ def test_bring_up_works_in_moments_until_warm_up_is_complete(clock):
 
 
 @given(st.lists(st.tuples(SPANS_S, SPANS_S, st.booleans()), min_size=1))
+@example([(5, 8, True), (2.9, 0.25, True), (3.1, 0.25, False)])
 def test_warm_up_lacks_three_seconds_or_one_after_a_slowed_row(rows):
     with pytest.MonkeyPatch.context() as patched:
         clock = Clock()
@@ -170,40 +143,36 @@ def test_fixed_number_of_batches_is_kept_under_load(monkeypatch):
     assert [len(each.device_ms) for each in found] == [20, 20]
 
 
-def test_waiting_for_other_devices_is_no_warm_up(monkeypatch):
+def timed_on(monkeypatch, step, plan, single=None, waits_s=0.0, **capabilities):
+    """Time one row on a CPU with these capabilities; return the windows and the listener."""
     monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
     device, heard = Cpu(), Heard()
-    heard.waits_s = 2.0
-    found = time_windows(device, SHORT, device.stopwatch(100), plan_of(), heard, load=Load()).throughput
+    heard.waits_s = waits_s
+    monkeypatch.setattr(device, "capabilities", replace(device.capabilities, **capabilities))
+    found = time_windows(device, Work(step, single or step), device.stopwatch(100), plan, heard, load=Load())
+    return found, heard
 
-    assert found.warmup_s < 1.5
+
+def loading(first_s, then_s):
+    """Return a step that takes longer at its first call."""
+    steps = iter([first_s])
+    return lambda: time.sleep(next(steps, then_s))
+
+
+def test_waiting_for_other_devices_is_no_warm_up(monkeypatch):
+    found, _ = timed_on(monkeypatch, SHORT.step, plan_of(), SHORT.single, waits_s=2.0)
+
+    assert found.throughput.warmup_s < 1.5
 
 
 def test_short_batches_after_slow_first_step_are_not_waited_for_singly(monkeypatch):
     """As on a device with events: each batch would add a round trip to the device."""
-    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
-    device = Cpu()
-    monkeypatch.setattr(device, "capabilities", replace(device.capabilities, events=True))
-    steps = iter([0.15])
-
-    def step():
-        time.sleep(next(steps, 0.005))
-
     plan = plan_of(batches=20, window_s=0.0, warmup=0)
-    found = time_windows(device, Work(step, step), device.stopwatch(100), plan, Heard(), load=Load()).throughput
+    found = timed_on(monkeypatch, loading(0.15, 0.005), plan, events=True)[0].throughput
 
     assert len(found.device_ms) == 20
     assert found.singles.synchronised_ms == []
     assert found.warmup_steps > 20
-
-
-def timed_on(monkeypatch, step, plan, single=None, **capabilities):
-    """Time one row on a CPU with these capabilities; return the windows and the listener."""
-    monkeypatch.setattr(timing, "slowed_by_power", lambda _device: False)
-    device, heard = Cpu(), Heard()
-    monkeypatch.setattr(device, "capabilities", replace(device.capabilities, **capabilities))
-    found = time_windows(device, Work(step, single or step), device.stopwatch(100), plan, heard, load=Load())
-    return found, heard
 
 
 def test_device_with_power_readings_works_before_its_window(monkeypatch):
@@ -222,12 +191,8 @@ def test_device_with_power_readings_works_before_its_window(monkeypatch):
 
 
 def test_window_restarts_after_a_first_step_that_loads(monkeypatch):
-    steps = iter([0.15])
-
-    def step():
-        time.sleep(next(steps, 0.005))
-
-    found, heard = timed_on(monkeypatch, step, plan_of(window_s=0.4, warmup=0), events=True, health=True)
+    plan = plan_of(window_s=0.4, warmup=0)
+    found, heard = timed_on(monkeypatch, loading(0.15, 0.005), plan, events=True, health=True)
 
     assert found.throughput.warmup_s >= 0.3
     assert heard.windows == 2
@@ -283,13 +248,8 @@ def test_host_work_before_a_long_batch_is_not_device_time(monkeypatch):
 
 
 def test_loading_and_warm_up_do_not_shorten_the_latency_window(monkeypatch):
-    steps = iter([0.6])
-
-    def step():
-        time.sleep(next(steps, 0.01))
-
     plan = replace(plan_of(batches=2, window_s=0.1, latency_batches=40, every_latency=True), max_seconds=0.7)
-    found, _ = timed_on(monkeypatch, step, plan, single=lambda: time.sleep(0.01), events=True)
+    found, _ = timed_on(monkeypatch, loading(0.6, 0.01), plan, single=lambda: time.sleep(0.01), events=True)
 
     assert len(found.latency_ms) == 40
 
