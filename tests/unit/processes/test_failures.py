@@ -90,6 +90,31 @@ def raised_by_library(module: str, name: str, base: type[Exception], text: str) 
     return type(name, (base,), {"__module__": module})(text)
 
 
+def of_the_compiler(text: str) -> Exception:
+    return raised_by_library("torch._inductor.exc", "OfTheCompiler", RuntimeError, text)
+
+
+def raised_from(cause: Exception, error: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+def raised_while_handling(handled: Exception, error: Exception, *, hides: bool = False) -> Exception:
+    error.__context__, error.__suppress_context__ = handled, hides
+    return error
+
+
+def not_captured(text: str) -> Exception:
+    """Return the exception of a step that cannot be captured because of another exception."""
+    return raised_from(RuntimeError(text), CannotRunSo(f"RuntimeError: {text}".splitlines()[0]))
+
+
+FULL = RuntimeError(CUDA_OOM.format("20.00 MiB"))
+HALF = "expected scalar type Half but found Float"
+TORCHS = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
+UNMAPPED = "scipy.so: failed to map segment from shared object"
+
+
 TABLE = [
     # Memory errors, at any place.
     ("out_of_memory", RuntimeError(CUDA_OOM.format("392.00 MiB")), FIRST),
@@ -211,6 +236,34 @@ TABLE = [
     ("kernel_limit", RuntimeError("CUDA error: HIPBLAS_STATUS_EXECUTION_FAILED"), LARGER),
     ("unsupported", RuntimeError("Input type (c10::Half) and bias type (float) should be the same"), FIRST),
     ("error", RuntimeError("Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor) should be"), FIRST),
+    # Short of address space for threads and libraries, or of memory for the text of torch.
+    ("error", RuntimeError("can't start new thread"), FIRST),
+    ("error", RuntimeError("can't start new thread"), FIRST_UNDER_A_CEILING),
+    ("out_of_memory", RuntimeError("can't start new thread"), UNDER_A_CEILING),
+    ("out_of_memory", RuntimeError("[enforce fail a"), FIRST_AND_SHORT),
+    ("error", RuntimeError("[enforce fail a"), UNDER_A_CEILING),
+    ("out_of_memory", ImportError(UNMAPPED), UNDER_A_CEILING),
+    ("error", ImportError(UNMAPPED), FIRST),
+    # Torch's class, with any text.
+    ("out_of_memory", TORCHS("full"), FIRST),
+    ("out_of_memory", type("Derived", (TORCHS,), {})("full"), FIRST),
+    ("error", raised_by_library("mine", "OutOfMemoryError", RuntimeError, "full"), FIRST),
+    # Torch's compilers.
+    ("unsupported", of_the_compiler("backend='inductor' raised:\nNoValidChoicesError: No choices to select"), FIRST),
+    ("out_of_memory", of_the_compiler("MemoryError: "), FIRST),
+    ("out_of_memory", of_the_compiler("C++ compile error\n\nOutput:\ncc1plus: out of memory allocating 655 b"), FIRST),
+    ("error", of_the_compiler("OSError: [Errno 28] No space left on device"), FIRST),
+    # An earlier exception counts, unless it is hidden or of another kind, or the last one is known itself.
+    ("out_of_memory", raised_while_handling(RuntimeError(NOT_INITIALIZED), ValueError("the step failed")), SHORT),
+    ("error", raised_while_handling(FULL, ValueError("mine"), hides=True), FIRST),
+    ("error", raised_while_handling(RuntimeError(HALF), ValueError("mine")), FIRST),
+    ("out_of_memory", raised_from(RuntimeError(ILLEGAL), RuntimeError(CUDA_OOM.format("20.00 MiB"))), FIRST),
+    ("unsupported", not_captured(f"CUDA error: operation not permitted when stream is capturing\n{TAIL}"), FIRST),
+    ("out_of_memory", not_captured("CUDA error: out of memory"), FIRST),
+    ("error", not_captured(ILLEGAL), FIRST),
+    # A kernel limit above a batch that passed.
+    ("kernel_limit", RuntimeError(NOT_SUPPORTED), LARGER),
+    ("unsupported", RuntimeError(NOT_SUPPORTED), FIRST),
     # User exceptions.
     ("error", AssertionError("Wrong image height! Expected 224 but got 256!"), FIRST),
     ("error", RuntimeError("operator torchvision::nms does not exist"), FIRST),
@@ -238,7 +291,6 @@ def test_error_without_text_shows_the_line_that_raised_it():
         raise KeyError
 
     assert exception_failure(raised.value, FIRST).message == "KeyError: raise KeyError"
-    assert exception_failure(AssertionError(), FIRST).message == "AssertionError"
 
 
 GEMM = (
@@ -281,11 +333,6 @@ def test_kernel_error_is_limit_above_passing_batch_and_error_at_smallest(text, p
     assert exception_failure(RuntimeError(text), Circumstances(64, smaller_untried=True)).kind == "kernel_limit"
 
 
-def test_cudnn_unsupported_is_kernel_limit_above_passing_batch_and_unsupported_at_smallest():
-    assert exception_failure(RuntimeError(NOT_SUPPORTED), LARGER).kind == "kernel_limit"
-    assert exception_failure(RuntimeError(NOT_SUPPORTED), FIRST).kind == "unsupported"
-
-
 def test_is_kernel_fault_is_true_only_for_kernel_errors():
     for text, _ in KERNEL_FAULTS:
         assert is_kernel_fault(exception_failure(RuntimeError(text), LARGER))
@@ -303,29 +350,51 @@ def test_own_exception_of_model_is_never_a_kernel_error(text):
     assert failure.kind == "error"
     assert failure.message.startswith("ValueError: ")
 
-
-def raised_while_handling(handled: Exception, error: Exception, *, hides: bool = False) -> Exception:
-    """Return an exception as if raised while another was handled."""
-    error.__context__, error.__suppress_context__ = handled, hides
-    return error
+TORCHSCRIPT = "The following operation failed in the TorchScript interpreter."
+IN_TORCHSCRIPT = f"{TORCHSCRIPT}\nTraceback of TorchScript:\nnet.py(3): forward\nRuntimeError: shape '[11, 4]' is\nodd"
 
 
-def test_memory_and_kernel_errors_count_through_exception_raised_while_handling():
-    own = ValueError("the step failed")
-
-    assert exception_failure(raised_while_handling(RuntimeError(NOT_INITIALIZED), own), SHORT).kind == "out_of_memory"
-    limit = exception_failure(raised_while_handling(RuntimeError(GEMM), ValueError("the step failed")), LARGER)
-    assert (limit.kind, limit.message) == ("kernel_limit", "cuBLAS: execution failed (ValueError: the step failed)")
+class Mute(ValueError):
+    def __str__(self) -> str:
+        raise RuntimeError("CUDA out of memory")
 
 
-def test_hidden_or_unrelated_handled_exception_does_not_count():
-    full, no_kernel = (
-        RuntimeError(CUDA_OOM.format("20.00 MiB")),
-        RuntimeError("expected scalar type Half but found Float"),
-    )
+@pytest.mark.parametrize(
+    ("kind", "message", "error", "circumstances"),
+    [
+        ("host_memory", "the host's memory ran out (MemoryError: 3 GiB)", MemoryError("3 GiB"), WITH_OWN_MEMORY),
+        ("out_of_memory", "ValueError: the layer failed", raised_from(FULL, ValueError("the layer failed")), FIRST),
+        (
+            "kernel_limit",
+            "cuBLAS: execution failed (ValueError: the step failed)",
+            raised_while_handling(RuntimeError(GEMM), ValueError("the step failed")),
+            LARGER,
+        ),
+        ("unsupported", "the step is not captured", CannotRunSo("the step is not captured\nbecause"), FIRST),
+        ("unsupported", "OfTheCompiler: it raised: Own: none", of_the_compiler("it raised:\n  Own: none"), FIRST),
+        ("error", "RuntimeError: shape '[11, 4]' is", RuntimeError(IN_TORCHSCRIPT), FIRST),
+        ("error", "ValueError: red \\x1b[31m\\ud800 text", ValueError("red \x1b[31m\ud800 text\nmore"), FIRST),
+        ("error", "AssertionError", AssertionError(), FIRST),
+        ("error", "Mute", Mute(), FIRST),
+    ],
+)
+def test_message_is_one_printable_line_of_the_exception(kind, message, error, circumstances):
+    failure = exception_failure(error, circumstances)
 
-    assert exception_failure(raised_while_handling(full, ValueError("mine"), hides=True), FIRST).kind == "error"
-    assert exception_failure(raised_while_handling(no_kernel, ValueError("mine")), FIRST).kind == "error"
+    assert (failure.kind, failure.message) == (kind, message)
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (KeyError(), "KeyError"),
+        (ValueError("first\nsecond"), "first"),
+        (RuntimeError(IN_TORCHSCRIPT), "shape '[11, 4]' is"),
+        (RuntimeError(TORCHSCRIPT), TORCHSCRIPT),
+    ],
+)
+def test_first_line_of_an_error_is_said_or_its_type(error, line):
+    assert said(error) == line
 
 
 def test_a_chain_of_exceptions_that_leads_back_to_its_first_ends():
@@ -335,64 +404,29 @@ def test_a_chain_of_exceptions_that_leads_back_to_its_first_ends():
     assert exception_failure(first, FIRST).kind == "error"
 
 
-def test_host_memory_error_names_the_host():
-    failure = exception_failure(MemoryError("Unable to allocate 3.00 GiB for an array"), WITH_OWN_MEMORY)
-
-    assert failure.message == ("the host's memory ran out (MemoryError: Unable to allocate 3.00 GiB for an array)")
-    assert for_want_of_memory(failure)
-
-
-def test_exception_raised_from_out_of_memory_is_out_of_memory():
-    error = ValueError("the third layer failed")
-    error.__cause__ = RuntimeError(CUDA_OOM.format("20.00 MiB"))
-
-    failure = exception_failure(error, FIRST)
-
-    assert (failure.kind, failure.message) == ("out_of_memory", "ValueError: the third layer failed")
-
-
-def test_recognized_exception_is_not_classified_by_its_cause():
-    error = RuntimeError(CUDA_OOM.format("20.00 MiB"))
-    error.__cause__ = RuntimeError(ILLEGAL)
-
-    assert exception_failure(error, FIRST).kind == "out_of_memory"
-
-
-def test_torch_out_of_memory_type_is_memory_with_any_message():
-    torchs = type("OutOfMemoryError", (RuntimeError,), {"__module__": "torch"})
-    of_anybody = type("OutOfMemoryError", (RuntimeError,), {"__module__": "mine"})
-
-    assert exception_failure(torchs("full"), FIRST).kind == "out_of_memory"
-    assert exception_failure(type("Derived", (torchs,), {})("full"), FIRST).kind == "out_of_memory"
-    assert exception_failure(of_anybody("full"), FIRST).kind == "error"
-
-
-def test_last_words_are_shown_if_present():
-    assert death_failure(-9, "").message == "killed by SIGKILL"
-    killed = death_failure(-9, "", oom_kills=1)
-    assert (killed.kind, killed.message) == ("host_memory", "killed by SIGKILL: the host's memory ran out")
-    assert death_failure(-11, "", oom_kills=1).kind == "died"
-    assert death_failure(-6, "abort").message == "killed by SIGABRT: abort"
+ON_THE_HOST = "made the inputs of batch 8 on the host"
+BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
+THREAD = "cannot allocate memory for thread-local data: ABORT"
 
 
 @pytest.mark.parametrize(
-    ("status", "last_words", "message", "want"),
+    ("death", "kind", "message", "want"),
     [
-        (-9, "", "killed by SIGKILL", True),
-        (-6, "terminate called after throwing an instance of 'std::bad_alloc'", "killed by SIGABRT: terminate", True),
-        (127, "cannot allocate memory for thread-local data: ABORT", "exited with status 127", True),
-        (-11, "", "killed by SIGSEGV", False),
-        (-40, "", "killed by signal 40", False),
-        (0, "", "exited with status 0 before it had answered", False),
-        (None, "", "the measuring process was killed from outside", False),
+        (death_failure(-9, ""), "died", "killed by SIGKILL", True),
+        (death_failure(-9, "", oom_kills=1), "host_memory", "killed by SIGKILL: the host's memory ran out", True),
+        (death_failure(-9, "", ON_THE_HOST), "host_memory", f"killed by SIGKILL while it {ON_THE_HOST}", True),
+        (death_failure(-6, BAD_ALLOC), "died", f"killed by SIGABRT: {BAD_ALLOC}", True),
+        (death_failure(-6, "abort", ON_THE_HOST), "died", f"killed by SIGABRT while it {ON_THE_HOST}: abort", False),
+        (death_failure(127, THREAD), "died", f"exited with status 127 before it had answered: {THREAD}", True),
+        (death_failure(-11, "", oom_kills=1), "died", "killed by SIGSEGV", False),
+        (death_failure(-40, ""), "died", "killed by signal 40", False),
+        (death_failure(0, ""), "died", "exited with status 0 before it had answered", False),
+        (death_failure(None, ""), "died", "the measuring process was killed from outside", False),
     ],
 )
-def test_death_without_answer_suspects_memory_only_with_a_reason(status, last_words, message, want):
-    failure = death_failure(status, last_words)
-
-    assert failure.kind == "died"
-    assert failure.message.startswith(message)
-    assert for_want_of_memory(failure) is want
+def test_death_without_answer_suspects_memory_only_with_a_reason(death, kind, message, want):
+    assert (death.kind, death.message) == (kind, message)
+    assert for_want_of_memory(death) is want
 
 
 @pytest.mark.parametrize(
@@ -412,34 +446,6 @@ def test_last_words_of_dead_process_tell_its_lack_of_memory(last_words, own_memo
     death = death_failure(1, last_words)
 
     assert explain_death(death, Passed(1, None), own_memory=own_memory) == replace(death, kind=kind)
-
-
-@pytest.mark.parametrize(
-    ("circumstances", "kind"), [(FIRST, "error"), (FIRST_UNDER_A_CEILING, "error"), (UNDER_A_CEILING, "out_of_memory")]
-)
-def test_thread_that_cannot_start_lacks_memory_under_a_ceiling_only(circumstances, kind):
-    assert exception_failure(RuntimeError("can't start new thread"), circumstances).kind == kind
-
-
-@pytest.mark.parametrize(("circumstances", "kind"), [(FIRST_AND_SHORT, "out_of_memory"), (UNDER_A_CEILING, "error")])
-def test_text_that_torch_has_no_memory_for_lacks_memory_if_short(circumstances, kind):
-    assert exception_failure(RuntimeError("[enforce fail a"), circumstances).kind == kind
-
-
-def test_library_that_cannot_be_mapped_under_a_ceiling_lacks_memory():
-    error = ImportError("scipy.so: failed to map segment from shared object")
-
-    assert exception_failure(error, UNDER_A_CEILING).kind == "out_of_memory"
-    assert exception_failure(error, FIRST).kind == "error"
-
-
-def test_process_killed_during_host_work_died_of_host_memory():
-    killed = death_failure(-9, "", "made the inputs of batch 8 on the host")
-    aborted = death_failure(-6, "abort", "made the inputs of batch 8 on the host")
-
-    assert (killed.kind, aborted.kind) == ("host_memory", "died")
-    assert killed.message == "killed by SIGKILL while it made the inputs of batch 8 on the host"
-    assert aborted.message == "killed by SIGABRT while it made the inputs of batch 8 on the host: abort"
 
 
 def test_silence_is_a_timeout_with_its_duration():
@@ -480,11 +486,13 @@ def test_traceback_begins_in_user_code_and_is_empty_for_memory():
     ours = raised_by("raise ValueError('ours')", failures.__file__)
     ours.__traceback__ = ours.__traceback__.tb_next
     full = exception_failure(raised_by("raise MemoryError", "/home/u/model.py"), FIRST)
+    compiler = "raise type('Own', (RuntimeError,), {'__module__': 'torch._dynamo.exc'})"
+    compiled = exception_failure(raised_by(compiler, "/home/u/model.py"), FIRST)
 
     assert 'File "/home/u/model.py", line 2, in layer' in own.traceback
     assert "[...]" not in own.traceback
     assert own.traceback.endswith("ValueError: mine\n")
-    assert exception_failure(ours, FIRST).traceback == ""
+    assert exception_failure(ours, FIRST).traceback == compiled.traceback == ""
     assert (full.kind, full.message, full.traceback) == ("out_of_memory", "MemoryError", "")
 
 
@@ -498,87 +506,11 @@ def test_a_traceback_and_a_message_longer_than_anybody_reads_are_cut():
     assert cut_line("x" * 501) == f"{'x' * 500} [...]"
 
 
-def test_failure_message_contains_no_terminal_escapes():
-    failure = exception_failure(ValueError("red \x1b[31m\ud800 text\nmore"), FIRST)
-
-    assert failure.message == "ValueError: red \\x1b[31m\\ud800 text"
-    assert said(KeyError()) == "KeyError"
-    assert said(ValueError("first\nsecond")) == "first"
-
-
-def test_error_in_torchscript_is_shown_by_its_cause():
-    head = "The following operation failed in the TorchScript interpreter."
-    text = f"{head}\nTraceback of TorchScript:\nnet.py(3): forward\nRuntimeError: shape '[11, 4]' is\nodd"
-
-    assert said(RuntimeError(text)) == "shape '[11, 4]' is"
-    assert exception_failure(RuntimeError(text), FIRST).message == "RuntimeError: shape '[11, 4]' is"
-    assert said(RuntimeError(head)) == head
-
-
-class Mute(ValueError):
-    def __str__(self) -> str:
-        raise RuntimeError("CUDA out of memory")
-
-
-def test_unprintable_exception_is_shown_by_its_type():
-    assert (exception_failure(Mute(), FIRST).kind, exception_failure(Mute(), FIRST).message) == ("error", "Mute")
-
-
-def test_step_impossible_in_mode_is_unsupported_with_first_line():
-    failure = exception_failure(CannotRunSo("the step cannot be captured\nbecause"), FIRST)
-
-    assert (failure.kind, failure.message) == ("unsupported", "the step cannot be captured")
-
-
 def test_a_process_that_closed_its_pipe_has_died():
     assert misuse_failure().kind == "died"
     assert not for_want_of_memory(misuse_failure())
     assert for_want_of_memory(exception_failure(MemoryError(), FIRST))
     assert not for_want_of_memory(exception_failure(ValueError("out of memory"), FIRST))
-
-
-class OfTheCompiler(RuntimeError):
-    """Like exceptions of torch's compilers."""
-
-
-OfTheCompiler.__module__ = "torch._inductor.exc"
-
-
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("unsupported", "backend='inductor' raised:\nNoValidChoicesError: No choices to select"),
-        ("out_of_memory", "MemoryError: "),
-        ("out_of_memory", "C++ compile error\n\nOutput:\ncc1plus: out of memory allocating 65536 bytes"),
-        ("error", "OSError: [Errno 28] No space left on device"),
-    ],
-)
-def test_compiler_error_is_memory_disk_or_unsupported(kind, text):
-    failure = exception_failure(OfTheCompiler(text), FIRST)
-
-    assert failure.kind == kind
-    assert failure.traceback == ""
-
-
-def test_introductory_line_is_joined_with_the_next():
-    failure = exception_failure(OfTheCompiler("backend='inductor' raised:\n  NoValidChoicesError: none"), FIRST)
-
-    assert failure.message == "OfTheCompiler: backend='inductor' raised: NoValidChoicesError: none"
-
-
-@pytest.mark.parametrize(
-    ("kind", "cause"),
-    [
-        ("unsupported", RuntimeError(f"CUDA error: operation not permitted when stream is capturing\n{TAIL}")),
-        ("out_of_memory", RuntimeError("CUDA error: out of memory")),
-        ("error", RuntimeError(ILLEGAL)),
-    ],
-)
-def test_capture_failure_is_classified_by_its_cause(kind, cause):
-    error = CannotRunSo(f"RuntimeError: {cause}".splitlines()[0])
-    error.__cause__ = cause
-
-    assert exception_failure(error, FIRST).kind == kind
 
 
 def test_assertion_of_a_kernel_is_part_of_the_message():
