@@ -15,15 +15,14 @@ from tputfind.units import (
     format_seconds,
     format_share_up,
     format_sizes,
+    format_watts,
     parse_bytes,
     parse_ms,
     shorten_text,
 )
 
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+READ = {
+    parse_bytes: [
         ("8GiB", 2**33),
         ("512 MiB", 2**29),
         ("1.5gib", 3 * 2**29),
@@ -32,17 +31,62 @@ from tputfind.units import (
         (".5KiB", 512),
         ("4.1GB", 4_100_000_000),
     ],
-)
-def test_sizes_are_read_with_their_unit(text, expected):
-    assert parse_bytes(text) == expected
+    parse_ms: [("50ms", 50.0), ("1s", 1e3), ("1.5 s", 1500.0), ("2min", 120_000.0), ("250us", 0.25), ("1.1s", 1100.0)],
+}
+PRINTED = {
+    format_figure: [  # at a power of ten, the digits are counted after rounding
+        (0, "0"),
+        (-0.0, "0"),
+        (999.94, "999.9"),
+        (999.96, "1000"),
+        (9999.6, "10000"),
+        (0.99996, "1.000"),
+        (0.0521, "0.05210"),
+        (0.0000123, "0.00001230"),
+        (math.inf, "inf"),
+    ],
+    format_amount: [(50.0, "50"), (0.25, "0.25"), (1e6, "1000000"), (1e-5, "0.00001"), (1.1 * 1000, "1100")],
+    format_seconds: [(7.6, "8 s"), (125, "2 min 05 s"), (4200, "1 h 10 min")],
+    format_bytes: [
+        (int(113.9 * 2**30), "113.9 GiB"),
+        (870 * 2**20, "870 MiB"),
+        (2**30 - 1, "1.0 GiB"),
+        (1023 * 2**20, "1023 MiB"),
+        (2**20 - 1, "1 MiB"),
+        (300 * 2**10, "300 KiB"),
+        (0, "0 MiB"),
+    ],
+    format_about: [
+        (5376.4, "~5380"),
+        (12, "~12.0"),
+        (0.05214, "~0.0521"),
+        (999.7, "~1000"),
+        (99.96, "~100"),
+        (9.996, "~10.0"),
+        (0, "~0"),
+    ],
+    format_share_up: [(0.07, "7.0 %"), (0.0701, "7.1 %"), (0.29, "29 %"), (0.291, "30 %"), (0.0, "0.1 %")],
+    format_sizes: [((1, 2), "1, 2"), ((3, 2, 1), "1-3"), ((1, 2, 8, *range(30, 41)), "1, 2, 8, 30-40")],
+    format_watts: [
+        (0.5, "0.500 W"),
+        (89.94, "89.9 W"),
+        (508, "508 W"),
+        (999.6, "1.00 kW"),
+        (1240, "1.24 kW"),
+        (1.24e6, "1240 kW"),
+        (99.97, "100 W"),
+    ],
+}
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("50ms", 50.0), ("1s", 1000.0), ("1.5 s", 1500.0), ("2min", 120_000.0), ("250us", 0.25), ("1.1s", 1100.0)],
-)
-def test_durations_are_read_with_their_unit(text, expected):
-    assert parse_ms(text) == expected
+@pytest.mark.parametrize(("read", "text", "value"), [(read, *row) for read, rows in READ.items() for row in rows])
+def test_quantities_are_read_with_their_unit(read, text, value):
+    assert read(text) == value
+
+
+@pytest.mark.parametrize(("form", "value", "text"), [(form, *row) for form, rows in PRINTED.items() for row in rows])
+def test_values_are_printed_with_the_digits_and_the_unit_they_need(form, value, text):
+    assert form(value) == text
 
 
 @pytest.mark.parametrize("text", ["", "8", "GiB", "-1GiB", "8 GiBs", "1e3MiB", "8GiB 4MiB", "nan", "9" * 400 + "GiB"])
@@ -98,53 +142,6 @@ def test_format_figure_of_any_size_has_four_significant_digits_and_no_exponent(s
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (-0.0, "0"),
-        (999.94, "999.9"),
-        (999.96, "1000"),
-        (9999.6, "10000"),
-        (0.99996, "1.000"),
-        (0.0521, "0.05210"),
-        (0.0000123, "0.00001230"),
-        (math.inf, "inf"),
-    ],
-)
-def test_format_figure_at_a_power_of_ten_counts_the_digits_after_rounding(value, text):
-    assert format_figure(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(50.0, "50"), (0.25, "0.25"), (1e6, "1000000"), (1e-5, "0.00001"), (1.1 * 1000, "1100")]
-)
-def test_format_amount_keeps_all_digits_without_an_exponent(value, text):
-    assert format_amount(value) == text
-
-
-def test_spans_and_sizes_are_printed_for_people():
-    assert format_seconds(7.6) == "8 s"
-    assert format_seconds(125) == "2 min 05 s"
-    assert format_seconds(4200) == "1 h 10 min"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (int(113.9 * 2**30), "113.9 GiB"),
-        (870 * 2**20, "870 MiB"),
-        (2**30 - 1, "1.0 GiB"),
-        (1023 * 2**20, "1023 MiB"),
-        (2**20 - 1, "1 MiB"),
-        (300 * 2**10, "300 KiB"),
-        (0, "0 MiB"),
-    ],
-)
-def test_bytes_are_printed_in_the_unit_that_keeps_them_below_1024(count, text):
-    assert format_bytes(count) == text
-
-
-@pytest.mark.parametrize(
     ("value", "share", "text"),
     [
         (10845, 0.003, "10845"),
@@ -164,22 +161,6 @@ def test_figure_has_its_significant_digits(value, share, text):
     assert format_estimate(value, None) == format_figure(value)
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (5376.4, "~5380"),
-        (12, "~12.0"),
-        (0.05214, "~0.0521"),
-        (999.7, "~1000"),
-        (99.96, "~100"),
-        (9.996, "~10.0"),
-        (0, "~0"),
-    ],
-)
-def test_figure_with_unknown_interval_has_three_digits(value, text):
-    assert format_about(value) == text
-
-
 @given(st.floats(1e-2, 1e7), st.floats(0.51, 20))
 def test_figure_with_wide_interval_has_one_digit(value, share):
     text = format_estimate(value, share)
@@ -197,20 +178,6 @@ def test_figure_is_rounded_to_two_digits_of_its_uncertainty(value, share):
     assert abs(float(text) - value) <= max(0.05 * share * value, 0.5 * last) * (1 + 1e-9)
     assert len(text) <= len(full) + 1
     assert float(text) > 0
-
-
-@pytest.mark.parametrize(
-    ("share", "text"), [(0.07, "7.0 %"), (0.0701, "7.1 %"), (0.29, "29 %"), (0.291, "30 %"), (0.0, "0.1 %")]
-)
-def test_format_share_up_keeps_a_whole_share_and_rounds_others_up(share, text):
-    assert format_share_up(share) == text
-
-
-@pytest.mark.parametrize(
-    ("sizes", "text"), [((1, 2), "1, 2"), ((3, 2, 1), "1-3"), ((1, 2, 8, *range(30, 41)), "1, 2, 8, 30-40")]
-)
-def test_runs_of_batch_sizes_are_printed_by_their_ends(sizes, text):
-    assert format_sizes(sizes) == text
 
 
 @given(st.sets(st.integers(1, 60)))

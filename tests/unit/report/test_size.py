@@ -118,22 +118,6 @@ def test_plans_of_two_models_have_a_heading_each_and_a_sum():
 
 
 @pytest.mark.parametrize(
-    ("watts", "text"),
-    [
-        (0.5, "0.500 W"),
-        (89.94, "89.9 W"),
-        (508, "508 W"),
-        (999.6, "1.00 kW"),
-        (1240, "1.24 kW"),
-        (1.24e6, "1240 kW"),
-        (99.97, "100 W"),
-    ],
-)
-def test_powers_have_three_digits(watts, text):
-    assert format_watts(watts) == text
-
-
-@pytest.mark.parametrize(
     ("low", "high", "text"),
     [
         (500, 500.2, "500 W"),
