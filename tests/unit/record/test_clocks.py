@@ -3,13 +3,11 @@
 import json
 
 import pytest
-from support.folders import RESULTS, record_path
+from support.folders import record_path
 from support.records import FORECASTS
 
 from tputfind.errors import BadRecord
 from tputfind.record import files
-from tputfind.record.clocks import Methods, Pipeline
-from tputfind.record.record import Record
 from tputfind.record.untrusted import indent_json
 
 METHODS = record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json")
@@ -27,25 +25,6 @@ def edited(tmp_path, source, **fields):
     path = tmp_path / "edited.json"
     path.write_text(json.dumps(held))
     return path
-
-
-@pytest.mark.parametrize(("path", "kind"), [(METHODS, Methods), (PIPELINE, Pipeline)])
-def test_clocks_file_round_trips(path, kind, tmp_path):
-    found = files.load(path)
-
-    assert isinstance(found, kind)
-    (tmp_path / "again.json").write_bytes(indent_json(found))
-    assert files.load(tmp_path / "again.json") == found
-
-
-def test_forecasts_come_back_as_they_were(tmp_path):
-    (tmp_path / "forecast.json").write_bytes(indent_json(FORECASTS))
-
-    assert files.load(tmp_path / "forecast.json") == FORECASTS
-
-
-def test_a_record_of_a_run_is_loaded_as_one():
-    assert isinstance(files.load(RESULTS / "nvidia-h200/default/resnet50-fp16.json"), Record)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import ast
 import contextlib
-import copy
 import json
 import os
 import re
@@ -14,21 +13,23 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.folders import ROOT
 from support.records import example
-from support.shown import markdown_of
+from support.shown import csv_of, markdown_of
 
 import tputfind
+from tputfind.analysis import notices
 from tputfind.commands import main
-from tputfind.errors import BadRecord
-from tputfind.record.record import Record, decode_record
+from tputfind.errors import BadRecord, BadRequest
+from tputfind.record.record import decode_record
 from tputfind.record.untrusted import printable_json
 from tputfind.report import snippet
 from tputfind.report.document import Code, Document, Sentences
 from tputfind.report.renderers.csv import spreadsheet_text
 from tputfind.report.renderers.markdown import render_markdown
+from tputfind.session import resume
+from tputfind.session.trials import TrialRunner
 from tputfind.units import echo, printable
 
 pytestmark = pytest.mark.usefixtures("plots_drawn_once")
@@ -213,7 +214,8 @@ def test_an_odd_record_is_refused_in_one_line_or_shown(name, command):
 
 
 HEALTHY = healthy()
-STRINGS = [place for place in places(HEALTHY) if isinstance(at(HEALTHY, place), str)]
+PLACES = [*places(HEALTHY)]
+STRINGS = [place for place in PLACES if isinstance(at(HEALTHY, place), str)]
 CHOICES = {"packed", "dtype", "kind", "limited_by", "result", "ended_by"}
 WITHOUT_CHOICE = [place for place in STRINGS if place[-1] not in CHOICES]
 
@@ -244,6 +246,50 @@ def test_a_record_with_any_text_at_any_place_is_clean_or_refused(place, text):
     for kept in places(whole):
         value = at(whole, kept)
         assert not isinstance(value, str) or kept[-1] == "traceback" or value.isprintable()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["ok", "died", "memory", "cap", "auto", "fp16", 0, -1, 2**31, 2**63, 1e308, "a|b", "../x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def mutated(draw) -> bytes:
+    record = healthy()
+    for place in draw(st.lists(st.sampled_from(PLACES), min_size=1, max_size=3)):
+        try:
+            if draw(st.booleans()):
+                at(record, place[:-1])[place[-1]] = draw(JSON)
+            else:
+                del at(record, place[:-1])[place[-1]]
+        except (KeyError, IndexError, TypeError):  # an earlier mutation removed it
+            continue
+    return json.dumps(record).encode()
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=400)
+@given(mutated() | st.binary(max_size=200))
+def test_a_mutated_record_is_refused_in_one_line_or_can_be_shown(data):
+    try:
+        record = decode_record(data, "mutated.json")
+    except BadRecord as refusal:
+        assert "\n" not in refusal.message
+        return
+    record = record if record.notices else msgspec.structs.replace(record, notices=notices.of(record))
+    csv_of([record])
+    markdown_of([record, record])
+    resume.check_spec(record, record.spec)
+    try:
+        TrialRunner(None, record.spec, record.environment)
+    except BadRequest as refusal:
+        assert "--headroom" in refusal.message
 
 
 @given(st.text() | st.sampled_from(ESCAPES))
@@ -397,17 +443,3 @@ def test_pipe_without_writer_is_no_record_and_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadRecord):
         tputfind.load_record(tmp_path / "pipe")
-
-
-def test_loading_a_clocks_file_as_record_names_clocks():
-    with pytest.raises(BadRecord) as refused:
-        tputfind.load_record(ROOT / "results" / "nvidia-h200/clocks/resnet50-fp16-batch-1.json")
-
-    assert "is not a record of a run: tputfind clocks wrote it" in refused.value.message
-
-
-def test_an_honest_record_is_read_as_it_was_written():
-    record = example()
-
-    assert decode_record(record.to_json(), "x.json") == record
-    assert isinstance(decode_record(json.dumps(copy.deepcopy(healthy())).encode(), "x.json"), Record)

@@ -154,12 +154,21 @@ def test_all_problems_are_reported_at_once():
         assert option in refused.value.message
 
 
-@given(st.dictionaries(st.sampled_from(READERS), st.text(max_size=8) | st.integers() | st.floats()))
-def test_any_options_make_a_spec_or_a_bad_request(options):
+VALUES = (
+    st.sampled_from(["0", "-1", "1e400", "nan", "100%", "0B", "1x2", "٣", "1" * 5000, None, True, [], [[]], {}])
+    | st.text(max_size=8)
+    | st.integers()
+    | st.floats()
+)
+
+
+@given(st.just("m") | st.text(max_size=12), st.dictionaries(st.sampled_from(READERS), VALUES))
+def test_any_options_make_a_spec_or_a_bad_request(model, options):
     try:
-        spec = read_spec("m", options)
+        spec = read_spec(model, options)
     except BadRequest as refused:
         assert refused.message
+        assert refused.hint
     else:
         assert spec.batches is None or spec.batches >= 1
         assert spec.max_batch is None or spec.max_batch >= spec.granularity
