@@ -9,7 +9,7 @@ from support.records import example
 
 import tputfind
 from tputfind.commands import options
-from tputfind.errors import BadRecord, BadRequest
+from tputfind.errors import BadRequest
 from tputfind.record.spec import read_spec
 from tputfind.runners.compare import NOT_IN_TURN
 from tputfind.runners.tune import read_request
@@ -65,11 +65,6 @@ def test_a_wrong_value_is_a_bad_request_in_one_line(call, message):
     assert message in refused.value.message
     assert "\n" not in refused.value.message
     assert isinstance(refused.value, ValueError)
-
-
-def test_a_path_that_no_file_can_have_is_no_record():
-    with pytest.raises(BadRecord, match="cannot read"):
-        tputfind.load_record("a\0b")
 
 
 def test_uncaught_error_shows_message_and_hint():

@@ -136,7 +136,6 @@ ODD: dict[str, bytes] = {
         "a schema that is true": put(("schema",), True),
         "a schema of the future": put(("schema",), 99),
         "a schema below 0": put(("schema",), -1),
-        "a schema of long ago": put(("schema",), 1),
         "a temperature of the sun": put(("rows", 0, "timings", 0, "health", "temperature_c"), 1e300),
         "a clock of nothing": put(("rows", 0, "timings", 0, "health", "sm_clock_mhz"), 0.0),
         "power of a star": put(("rows", 0, "timings", 0, "health", "power_w"), 1e15),
@@ -161,7 +160,7 @@ ODD: dict[str, bytes] = {
     "half a pair of surrogates": example().to_json().replace(b"Example CPU", b"\\ud800"),
     "a number that is none": example().to_json().replace(b'"wall_s": 60.0', b'"wall_s": NaN'),
     "a number without end": example().to_json().replace(b'"wall_s": 60.0', b'"wall_s": 1e400'),
-    "a key twice": example().to_json().replace(b'"schema": 5', b'"schema": 5, "schema": 5'),
+    "a key twice": example().to_json().replace(b'"schema": 1', b'"schema": 1, "schema": 1'),
 }
 ODD["a key that nests deep"] = ODD["a key that nests deep"].replace(
     b'"extra": null', b'"extra": ' + b"[" * 5000 + b"]" * 5000
