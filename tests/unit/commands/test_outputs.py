@@ -4,18 +4,17 @@ import errno
 import os
 import re
 import tempfile
-from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from support.folders import GOLDEN, record_path
+from support.folders import record_path
 from support.records import FORECASTS, example
-from support.shown import csv_of, markdown_of, page_of
 
+import tputfind
 from tputfind.analysis.compare import compare
 from tputfind.analysis.race import Contender, Race
 from tputfind.commands.outputs import model_sources
@@ -24,23 +23,10 @@ from tputfind.readers.results import load
 from tputfind.record import files
 from tputfind.record.files import load_record
 from tputfind.record.identity import Question, question_of, unlike_questions
+from tputfind.record.record import Records
 from tputfind.record.spec import Spec, read_spec
-from tputfind.record.untrusted import indent_json
-from tputfind.report.charts import charts, draw
 from tputfind.report.outputs import ENDINGS, NAMES, Kind, Places, Source, check_places, forms, is_report, table_of
-from tputfind.report.views import compare as compared
-from tputfind.report.views import forecast, size, tune
-from tputfind.sizing.planner.plan import answers
-from tputfind.sizing.planner.question import read_demand
-
-
-def sized(count: int):
-    demand = read_demand({"rate": "50", "slo": "1s"})
-    return answers([example()] * count, demand, [])
-
-
-def comparisons():
-    return [compare(example(), example(), force=True)]
+from tputfind.report.results import document_of
 
 
 def race():
@@ -51,39 +37,25 @@ def race():
 
 
 @cache  # made at its first use: a collection of the tests would make it too
-def reports_by_name() -> dict[str, tuple[Kind, bytes]]:
-    made: dict[str, tuple[Kind, Callable[[], bytes]]] = {
-        "table": ("csv", lambda: csv_of([example()])),
-        "plans_csv": ("csv", forms(size.document(sized(1)))["csv"]),
-        "forecast": ("csv", forms(forecast.document(FORECASTS))["csv"]),
-        "forecast_md": ("md", forms(forecast.document(FORECASTS))["md"]),
-        "forecast_json": ("forecast", partial(indent_json, FORECASTS)),
-        "record": ("record", lambda: example().to_json()),
-        "clocks": ("clocks", record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes),
-        "clocks_of_today": (
-            "clocks",
-            lambda: indent_json(files.load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json"))),
-        ),
-        "comparison": ("comparison", forms(compared.document(comparisons()))["json"]),
-        "race": ("race", forms(tune.document(race()))["json"]),
-        "race_csv": ("csv", forms(tune.document(race()))["csv"]),
-        "race_md": ("md", forms(tune.document(race()))["md"]),
-        "plans": ("plans", forms(size.document(sized(1)))["json"]),
-        "md": ("md", lambda: markdown_of([example()])),
-        "md_of_two": ("md", lambda: markdown_of([example(), example()])),
-        "clocks_md": ("md", (GOLDEN / "clocks.md").read_bytes),
-        "comparison_md": ("md", forms(compared.document(comparisons()))["md"]),
-        "plan_html": ("html", forms(size.document(sized(2)))["html"]),
-        "plan_md": ("md", forms(size.document(sized(1)))["md"]),
-        "plans_md": ("md", forms(size.document(sized(2)))["md"]),
-        "forecast_html": ("html", forms(forecast.document(FORECASTS))["html"]),
-        "html": ("html", lambda: page_of([example()])),
-        **{
-            ending: (ending, lambda ending=ending: draw.image(charts.throughput([example()]), ending))
-            for ending in draw.ENDINGS
-        },
+def reports() -> dict[str, tuple[Kind, bytes]]:
+    """Return each form of each result by a file name, with its kind."""
+    results = {
+        "record": example(),
+        "records": Records([example()] * 2),
+        "clocks": load(record_path("nvidia-h200/clocks/resnet50-fp16-batch-1.json")),
+        "forecast": FORECASTS,
+        "comparison": compare(example(), example(), force=True),
+        "race": race(),
+        "plan": tputfind.size(example(), rate=50, slo="1s"),
+        "plans": tputfind.size(example(), example(), rate=50, slo="1s"),
     }
-    return {name: (kind, make()) for name, (kind, make) in made.items()}
+    made = {
+        f"{name}.{ending}": (result.KIND if ending == "json" else ending, make())
+        for name, result in results.items()
+        for ending, make in forms(document_of(result)).items()
+    }
+    old_clocks = record_path("nvidia-h200/clocks/mobilenet_v3_large-fp32.json").read_bytes()
+    return made | {"old-clocks.json": ("clocks", old_clocks)}
 
 
 OTHERS = {
@@ -99,18 +71,13 @@ OTHERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def reports() -> dict[str, tuple[Kind, bytes]]:
-    return reports_by_name()
-
-
-def test_each_report_is_recognized_as_its_own_kind_only(reports, tmp_path):
-    for name, (kind, content) in reports.items():
+def test_each_report_is_recognized_as_its_own_kind_only(tmp_path):
+    for name, (kind, content) in reports().items():
         path = tmp_path / name
         path.write_bytes(content)
 
         assert [each for each in NAMES if is_report(path, each)] == [kind], name
-    assert {kind for kind, _ in reports.values()} == set(NAMES)
+    assert {kind for kind, _ in reports().values()} == set(NAMES)
 
 
 def test_foreign_file_is_no_report(tmp_path):
@@ -131,7 +98,7 @@ def content_of(folder: Path) -> dict[str, bytes]:
 @st.composite
 def layouts(draw):
     """Draw files, links to them, the files that are read, and the outputs, with or without --overwrite."""
-    names = sorted(OTHERS) + sorted(reports_by_name())
+    names = sorted(OTHERS) + sorted(reports())
     files = draw(st.lists(st.sampled_from(names), min_size=1, max_size=4, unique=True))
     links = draw(st.dictionaries(st.sampled_from(["one", "two"]), st.tuples(st.sampled_from(files), st.booleans())))
     places = [*files, *links, "new.csv", "./new.csv", "empty.md"]
@@ -142,13 +109,13 @@ def layouts(draw):
 
 @settings(max_examples=300)
 @given(layouts())
-def test_sources_never_change_and_foreign_files_only_with_overwrite(reports, layout):
+def test_sources_never_change_and_foreign_files_only_with_overwrite(layout):
     files, links, wanted, read, overwrite = layout
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "empty.md").touch()
         for file in files:
-            (folder / file).write_bytes(OTHERS[file] if file in OTHERS else reports[file][1])
+            (folder / file).write_bytes(OTHERS[file] if file in OTHERS else reports()[file][1])
         for link, (target, hard) in links.items():
             if hard:
                 (folder / link).hardlink_to(folder / target)
@@ -256,7 +223,7 @@ def test_race_file_is_replaced_only_by_a_race_of_the_same_request(tmp_path):
 
 
 def test_comparison_of_models_is_replaced_only_by_one_of_the_same_models(tmp_path):
-    (of_records,) = comparisons()
+    of_records = compare(example(), example(), force=True)
     in_turn = replace(of_records, variants=(spec_with(model="a"), spec_with(model="b")))
     other = replace(of_records, variants=(spec_with(model="a"), spec_with(model="c")))
     of_records.save(tmp_path / "a.json")  # it can be made again, and is replaced by anything
@@ -421,9 +388,9 @@ def test_the_record_of_the_run_itself_is_not_replaced_by_another_output(tmp_path
     assert len(outputs.problems) == 1
 
 
-def test_csv_next_to_a_record_is_replaced_only_if_written_by_tputfind(tmp_path, reports):
+def test_csv_next_to_a_record_is_replaced_only_if_written_by_tputfind(tmp_path):
     record, beside = tmp_path / "cut.json", tmp_path / "cut.csv"
-    for content, refused in ((b"my,own\n1,2\n", True), (reports["table"][1], False), (b"", False)):
+    for content, refused in ((b"my,own\n1,2\n", True), (reports()["record.csv"][1], False), (b"", False)):
         beside.write_bytes(content)
         if refused:
             with pytest.raises(BadRequest, match=r"the record's CSV .* not a CSV of tputfind's"):
