@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tputfind.record.record import Record
 from tputfind.report.columns import COLUMNS
+from tputfind.report.document import Document
 from tputfind.report.renderers.csv import render_csv
 from tputfind.report.renderers.html import render_html
 from tputfind.report.renderers.markdown import render_markdown
@@ -21,6 +22,18 @@ KINDS = {column.name: column.kind for column in COLUMNS if column.in_csv}
 
 def print_report(records: Sequence[Record], console: Console) -> None:
     print_document(view.document(records), console)
+
+
+def printed(document: Document, width: int = 100, encoding: str = "utf-8") -> str:
+    """Return a document as a terminal of this width shows it; raise UnicodeError for a sign that it lacks."""
+    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    print_document(document, Console(file=paper, width=width, color_system=None))
+    paper.seek(0)
+    return "".join(f"{line.rstrip()}\n" for line in paper.read().splitlines())
+
+
+def report_of(records: Sequence[Record], width: int = 100, encoding: str = "utf-8") -> str:
+    return printed(view.document(records), width, encoding)
 
 
 def markdown_of(records: Sequence[Record]) -> bytes:

@@ -1,15 +1,15 @@
 """One document in every form: terminal, Markdown, page and CSV from the same sections."""
 
-import io
-from html.parser import HTMLParser
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.cells import cell_len
-from rich.console import Console
+from support.pages import Page
 from support.records import FORECASTS, example
+from support.shown import printed
 
 from tputfind.record.record import Notice
 from tputfind.record.untrusted import indent_json
@@ -32,7 +32,6 @@ from tputfind.report.outputs import ENDINGS, forms
 from tputfind.report.renderers.csv import render_csv
 from tputfind.report.renderers.html import render_html
 from tputfind.report.renderers.markdown import render_markdown
-from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import forecast, records
 
 HOSTILE = "=a|b`c[d](e)<script>"
@@ -59,15 +58,8 @@ def sample(name: str = "resnet50", rows: int = 2) -> Document:
     )
 
 
-def shown(document: Document, width: int = 60, encoding: str = "utf-8") -> str:
-    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    print_document(document, Console(file=paper, width=width, color_system=None))
-    paper.seek(0)
-    return "\n".join(line.rstrip() for line in paper.read().splitlines())
-
-
 def test_terminal_separates_sections_by_one_blank_line_and_ends_without_one():
-    assert shown(sample()) == (
+    assert printed(sample(), 60) == (
         "a result\nin ms\n\nrows\n\n"
         "model      p99 ms           samples/s\n"
         "─────────────────────────────────────\n"
@@ -75,25 +67,25 @@ def test_terminal_separates_sections_by_one_blank_line_and_ends_without_one():
         "resnet50    2.500   █████        1000\n"
         " 1 too noisy\nF fastest\n\n"
         "Deploy         batch 8\n\nhow\n\n- it was timed\n\nprint(1)\n\n"
-        "Notices\n 1 it waits: Python; use a graph"
+        "Notices\n 1 it waits: Python; use a graph\n"
     )
 
 
 def test_terminal_that_is_too_narrow_drops_columns_and_then_shortens_names():
-    assert "p99 ms" in shown(sample(), 50)
-    assert "█" not in shown(sample(), 30)
-    assert "p99 ms" not in shown(sample(), 25)
-    assert "a-very-long-...-whose-model       1000" in shown(sample("a-very-long-name-of-some-or-of-whose-model"), 38)
+    assert "p99 ms" in printed(sample(), 50)
+    assert "█" not in printed(sample(), 30)
+    assert "p99 ms" not in printed(sample(), 25)
+    assert "a-very-long-...-whose-model       1000" in printed(sample("a-very-long-name-of-some-or-of-whose-model"), 38)
 
 
 def test_terminal_without_unicode_draws_bars_and_lines_in_ascii():
-    shown(sample(), encoding="ascii").encode("ascii")
-    assert "#####" in shown(sample(), encoding="ascii")
+    printed(sample(), 60, "ascii").encode("ascii")
+    assert "#####" in printed(sample(), 60, "ascii")
 
 
 @given(st.text(st.characters(codec="ascii", categories=("L", "N", "P")), min_size=8, max_size=90), st.integers(40, 90))
 def test_terminal_of_any_width_keeps_each_row_on_one_line(name, width):
-    lines = shown(sample(name, 3), width).splitlines()
+    lines = printed(sample(name, 3), width).splitlines()
     head = next(place for place, line in enumerate(lines) if line.startswith("model"))
 
     assert all(line.endswith("1000") for line in lines[head + 2 : head + 5])
@@ -118,7 +110,7 @@ def test_markdown_makes_no_html_link_or_code_of_a_name():
     assert line.startswith(r"| =a\|b\`c\[d\](e)&lt;script>")
 
 
-@pytest.mark.parametrize("make", [shown, lambda document: render_markdown(document).decode()])
+@pytest.mark.parametrize("make", [printed, lambda document: render_markdown(document).decode()])
 def test_title_of_a_collection_is_left_to_the_page(make):
     both = Document(title="two results", sections=(sample(), sample()))
 
@@ -127,30 +119,11 @@ def test_title_of_a_collection_is_left_to_the_page(make):
     assert b"<h1>two results</h1>" in render_html(both)
 
 
-class Headings(HTMLParser):
-    def __init__(self, page: bytes) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.found: list[str] = []
-        self.feed(page.decode())
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        if tag not in ("meta", "br"):
-            self.open.append(tag)
-        if tag[0] == "h" and tag[1:].isdigit():
-            self.found.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-
 def test_page_nests_its_headings_and_escapes_names():
     page = render_html(Document(title=HOSTILE, sections=(sample(HOSTILE), sample())))
-    read = Headings(page)
+    headings = [one.tag for one in Page(page).elements if re.fullmatch(r"h\d", one.tag)]
 
-    assert not read.open
-    assert read.found[:3] == ["h1", "h2", "h3"]
+    assert headings[:3] == ["h1", "h2", "h3"]
     assert b"d](e)<script>" not in page
     assert page.count(b"<script>") == 1
 

@@ -1,12 +1,9 @@
 """An answer based on uncertain or unfinished figures looks different from a certain one."""
 
-import io
-
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 from support.records import example
-from support.shown import frame, print_report
+from support.shown import frame, report_of
 
 from tputfind.analysis import notices
 from tputfind.record.record import Edge, Record, Row, Timing, Trial
@@ -140,9 +137,7 @@ def test_row_ended_as_known_is_not_provisional():
 
 @pytest.mark.parametrize("factors", [QUIET, NOISY, WILD, QUIET[:1]])
 def test_a_terminal_of_ascii_shows_all_of_it(factors):
-    paper = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-
-    print_report([measured(factors)], Console(file=paper, width=80))
+    report_of([measured(factors)], 80, "ascii")
 
 
 def largest(record: Record) -> str:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from rich.console import Console
 from support.records import HEALTH, example, row
-from support.shown import csv_of, markdown_of, print_report
+from support.shown import csv_of, markdown_of, report_of
 
 from tputfind.analysis.compare import compare
 from tputfind.errors import BadRecord, BadRequest
@@ -24,10 +24,10 @@ def timed(batch_size, pace_ms, **fields):
     return replace(row(batch_size, pace_ms), timings=timings)
 
 
-def of_device(number, pace_ms, load="solo", uuid=None):
+def of_device(number, pace_ms, load="solo"):
     record = example()
     busy, name = (2, f"cuda:{number}") if load == "all_busy" else (1, f"cuda:{number}")
-    environment = replace(record.environment, device=name, device_uuid=uuid or f"GPU-{number}")
+    environment = replace(record.environment, device=name, device_uuid=f"GPU-{number}")
     spec = replace(record.spec, device=name, load=load, busy_devices=busy)
     share = 1.0 if load == "all_busy" else None
     rows = (timed(8, pace_ms, all_busy_share=share),)
@@ -39,9 +39,7 @@ BUSY = [of_device(0, 10.0, "all_busy"), of_device(1, 15.0, "all_busy")]
 
 
 def printed(*records, width=120):
-    paper = io.StringIO()
-    print_report(records, Console(file=paper, width=width, color_system=None))
-    return " ".join(paper.getvalue().split())
+    return " ".join(report_of(records, width).split())
 
 
 def test_a_table_by_device_names_the_slow_one_and_by_how_much():
@@ -79,31 +77,30 @@ def test_report_shows_devices_side_by_side_and_marks_busy_ones():
     ]
 
 
-def test_same_device_number_on_two_hosts_is_distinguished_by_uuid():
-    part = fleet.documents([of_device(0, 10.0, uuid="GPU-aaaaaaaa-1"), of_device(0, 10.0, uuid="GPU-bbbbbbbb-2")])[0]
-
-    assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 GPU-aaaaaaaa", "cuda:0 GPU-bbbbbbbb"]
+NODES = ("10.0.0.1", "10.0.0.2")
 
 
-def test_same_device_number_on_two_nodes_is_distinguished_by_node():
+@pytest.mark.parametrize(
+    ("uuids", "nodes", "names"),
+    [
+        (("GPU-aaaaaaaa-1", "GPU-bbbbbbbb-2"), (None, None), ("GPU-aaaaaaaa", "GPU-bbbbbbbb")),
+        (("GPU-aaaaaaaa-1", "GPU-bbbbbbbb-2"), NODES, NODES),
+        ((None, None), NODES, NODES),
+    ],
+)
+def test_same_device_number_is_distinguished_by_its_node_or_uuid(uuids, nodes, names):
+    record = of_device(0, 10.0)
     found = [
-        replace(of_device(0, 10.0, uuid=f"GPU-{node}"), command=placed_command("tputfind net", None, node))
-        for node in ("10.0.0.1", "10.0.0.2")
+        replace(
+            record,
+            environment=replace(record.environment, device_uuid=uuid),
+            command=placed_command("tputfind net", None, node) if node else record.command,
+        )
+        for uuid, node in zip(uuids, nodes, strict=True)
     ]
 
-    part = fleet.documents(found)[0]
-    assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 10.0.0.1", "cuda:0 10.0.0.2"]
-
-
-def test_devices_without_uuid_on_two_nodes_are_compared_by_node():
-    def of_node(node, pace_ms):
-        record = of_device(0, pace_ms)
-        environment = replace(record.environment, device_uuid=None)
-        return replace(record, environment=environment, command=placed_command("tputfind resnet50", None, node))
-
-    (part,) = fleet.documents([of_node("10.0.0.2", 10.0), of_node("10.0.0.3", 12.0)])
-
-    assert [cells[0].text for cells in part.sections[0].rows] == ["cuda:0 10.0.0.2", "cuda:0 10.0.0.3"]
+    rows = fleet.documents(found)[0].sections[0].rows
+    assert [cells[0].text for cells in rows] == [f"cuda:0 {name}" for name in names]
 
 
 def test_one_device_has_no_such_table():

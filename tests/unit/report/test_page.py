@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from xml.etree import ElementTree as ET
 
@@ -612,18 +610,6 @@ def test_ticks_of_the_batch_axis_are_whole_numbers(sizes):
 
     assert all(place == int(place) > 0 for place in axes.get_xticks())
     assert len(axes.get_xticks()) >= len(sizes)
-
-
-def test_matplotlib_and_jinja_are_not_imported_without_a_page():
-    program = (
-        "import sys, tputfind.commands, tputfind.commands.run, tputfind.commands.report\n"
-        "import tputfind.report.views.page, tputfind.report.renderers.html, tputfind.report.charts.draw\n"
-        "assert not {'matplotlib', 'jinja2', 'torch'} & set(sys.modules)\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
 
 
 def test_matplotlib_settings_of_user_do_not_change_the_page(plots_drawn_once):

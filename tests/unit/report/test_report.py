@@ -1,4 +1,3 @@
-import io
 import subprocess
 import sys
 from typing import get_args
@@ -6,9 +5,9 @@ from typing import get_args
 import pandas
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
+from support.folders import GOLDEN
 from support.records import CPU_CAN, example, row
-from support.shown import KINDS, csv_of, frame, markdown_of, print_report
+from support.shown import KINDS, csv_of, frame, markdown_of, report_of
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers, best_under, fastest, knee, largest_of
@@ -17,27 +16,6 @@ from tputfind.report import columns, text
 from tputfind.report.charts import charts
 from tputfind.report.views import page
 
-COLUMNS = (
-    "model,phase,device,device_name,dtype,layout,mode,input_shape,batch_size,status,batches,samples_per_s,"
-    "samples_per_s_ci_low,samples_per_s_ci_high,latency_batches,latency_ms_mean,latency_ms_std,latency_ms_p50,"
-    "latency_ms_p90,latency_ms_p95,latency_ms_p99,device_ms_mean,enqueue_ms_mean,host_bound,peak_allocated_mib,"
-    "peak_reserved_mib,sm_clock_mhz,power_w,energy_mj_per_sample,throttled,notices,processes,latency_ms_p50_ci_low,"
-    "latency_ms_p50_ci_high,warmup_steps,warmup_s,first_step_ms,temperature_c,throttle_reasons,transfer,copy_in_ms,"
-    "copy_out_ms,compile_s,graphs,started,torch,threads,others_busy_cores,load,busy_devices,all_busy_share,cores,"
-    "samples_per_step,parallel,ranks,scaling_efficiency,instances,optimizer,grad_checkpoint,allocator"
-)
-
-
-def shown(*records, width: int = 100, encoding: str = "utf-8") -> str:
-    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)  # strict: a sign that it lacks is an error
-    print_report(records, Console(file=paper, width=width))
-    paper.seek(0)
-    return "\n".join(line.rstrip() for line in paper.read().splitlines()) + "\n"
-
-
-def test_the_csv_has_the_columns_of_the_contract_in_their_order():
-    assert csv_of([example()]).decode().split("\n")[0] == COLUMNS
-
 
 def test_the_csv_is_as_it_was(golden):
     golden("table.csv", csv_of([example()]))
@@ -45,17 +23,17 @@ def test_the_csv_is_as_it_was(golden):
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_terminal_report_is_as_it_was(golden, width):
-    golden(f"report-{width}.txt", shown(example(), width=width).encode())
+    golden(f"report-{width}.txt", report_of([example()], width).encode())
 
 
 def test_ascii_terminal_report_matches_golden_file(golden):
-    golden("report-ascii.txt", shown(example(), width=80, encoding="ascii").encode())
+    golden("report-ascii.txt", report_of([example()], 80, "ascii").encode())
 
 
 def test_two_models_have_a_table_each_and_stand_side_by_side(golden):
     other = replace(example(), spec=replace(example().spec, model="vit_b_16"))
 
-    golden("two-models.txt", shown(example(), other).encode())
+    golden("two-models.txt", report_of([example(), other]).encode())
 
 
 def test_the_markdown_is_as_it_was(golden):
@@ -73,20 +51,6 @@ def test_the_csv_loads_with_the_types_it_was_written_with(tmp_path):
         if column.in_csv:
             expected = pandas.Series(found, dtype=column.kind, name=column.name)
             pandas.testing.assert_series_equal(loaded[column.name], expected, check_exact=False, rtol=1e-5)
-
-
-def test_a_failed_row_is_kept_and_its_figures_are_empty():
-    failed = frame([example()]).set_index("batch_size").loc[2]
-
-    assert failed["status"] == "died"
-    assert failed["samples_per_s":"throttled"].isna().all()
-
-
-def test_the_99th_percentile_is_empty_under_100_latency_batches():
-    rows = frame([example()]).set_index("batch_size")
-
-    assert pandas.isna(rows.loc[5, "latency_ms_p99"])
-    assert not pandas.isna(rows.loc[4, "latency_ms_p99"])
 
 
 def test_fastest_knee_and_best_under_slo_are_separate_answers():
@@ -111,7 +75,7 @@ def test_one_batch_size_has_no_knee():
     assert [name for name, _ in answers(alone)] == ["fastest", "safe"]
     assert "Knee" not in dict(text.summary(alone))
     assert dict(text.summary(replace(alone, rows=())))["Fastest batch"] == "nothing was timed"
-    assert "knee" not in shown(alone)
+    assert "knee" not in report_of([alone])
 
 
 def test_failed_row_is_never_an_answer():
@@ -181,26 +145,29 @@ def test_search_that_ended_before_a_batch_fit_names_no_least_one(edge, expected)
     assert dict(text.summary(record))["Largest batch"] == expected
 
 
-def test_help_and_import_leave_torch_and_pandas_alone():
-    program = (
-        "import sys, tputfind, tputfind.commands\n"
-        "try: tputfind.commands.main(['--help'])\n"
-        "except SystemExit as end: assert end.code == 0\n"
-        "heavy = {'torch', 'torchvision', 'pandas', 'numpy', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr
-
-
-def test_parent_modules_do_not_import_torch_or_pandas():
-    program = (
-        "import sys, tputfind.session.run, tputfind.report.views.records, tputfind.report.progress\n"
-        "assert not {'torch', 'pandas'} & set(sys.modules)\n"
-    )
-
+@pytest.mark.parametrize(
+    ("program", "heavy"),
+    [
+        (
+            "import tputfind.commands\ntry: tputfind.commands.main(['--help'])\n"
+            "except SystemExit as end: assert end.code == 0",
+            {"torch", "torchvision", "pandas", "numpy", "rich"},
+        ),
+        ("import tputfind.session.run, tputfind.report.views.records, tputfind.report.progress", {"torch", "pandas"}),
+        (
+            "import tputfind.commands.run, tputfind.commands.report, tputfind.report.views.page\n"
+            "import tputfind.report.renderers.html, tputfind.report.charts.draw",
+            {"torch", "matplotlib", "jinja2"},
+        ),
+        (
+            f"import tputfind\ntputfind.load_record({str(GOLDEN / 'schema-1.json')!r})",
+            {"torch", "pandas", "rich", "tputfind.report"},
+        ),
+    ],
+    ids=["help", "a measurement", "a report", "a record"],
+)
+def test_heavy_packages_are_imported_only_when_needed(program, heavy):
+    program = f"import sys\n{program}\nfound = {heavy!r} & set(sys.modules)\nassert not found, found"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
@@ -208,19 +175,18 @@ def test_parent_modules_do_not_import_torch_or_pandas():
 
 @pytest.mark.parametrize("width", [30, 60, 80, 100, 160])
 def test_no_terminal_is_so_narrow_that_a_figure_is_cut(width):
-    paper = io.StringIO()
     several = replace(example(), spec=replace(example().spec, mode="compile"))
-    print_report([example(), several], Console(file=paper, width=width))
+    shown = report_of([example(), several], width)
 
-    assert "…" not in paper.getvalue()
-    assert "800.0" in paper.getvalue()
-    assert "fastest" in paper.getvalue()
+    assert "…" not in shown
+    assert "800.0" in shown
+    assert "fastest" in shown
 
 
 def test_bar_is_throughput_relative_to_highest_in_blocks_or_ascii():
-    plain = [line for line in shown(example(), encoding="ascii").splitlines() if "#" in line]
+    plain = [line for line in report_of([example()], encoding="ascii").splitlines() if "#" in line]
 
-    assert "██████ " in shown(example())
+    assert "██████ " in report_of([example()])
     assert [line.count("#") for line in plain] == [3, 10, 6]  # 250, 800 and 500 samples/s in ten characters
 
 
@@ -238,7 +204,7 @@ def test_wide_interval_is_same_in_every_output():
     rate, low, high = (cells[f"samples_per_s{end}"] for end in ("", "_ci_low", "_ci_high"))
     width = f"{100 * (high / rate - 1):.1f}"
     (seen,) = [notice.seen for notice in record.notices if notice.kind == "wide_interval"]
-    (line,) = [line for line in shown(record).splitlines() if line.split()[:1] == ["4"]]
+    (line,) = [line for line in report_of([record]).splitlines() if line.split()[:1] == ["4"]]
     lines_of_markdown = [line.split() for line in markdown_of([record]).decode().splitlines()]
     (row_of_markdown,) = [words for words in lines_of_markdown if words[:2] == ["|", "4"]]
     timed = page.rows_table([("", record)])

@@ -2,8 +2,6 @@
 
 import io
 import json
-import subprocess
-import sys
 from typing import get_args
 
 import msgspec
@@ -306,17 +304,3 @@ def test_plan_counts_hosts_filled_by_its_devices_if_possible(device, hosts):
     (plan,) = tputfind.size(replace(example(), environment=environment), rate=50, slo="1s", devices=2)
 
     assert f"\nDevices        2{hosts}: batches" in repr(plan)
-
-
-def test_loading_a_record_does_not_import_the_report(tmp_path):
-    example().save(tmp_path / "record.json")
-    program = (
-        "import sys, tputfind\n"
-        f"record = tputfind.load_record({str(tmp_path / 'record.json')!r})\n"
-        "assert not {'rich', 'pandas', 'torch', 'tputfind.report'} & set(sys.modules)\n"
-        "assert 'resnet50' in repr(record)\n"
-    )
-
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-
-    assert done.returncode == 0, done.stderr

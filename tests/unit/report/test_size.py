@@ -8,13 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
-from rich.console import Console
 from support.records import CPU_CAN, example, row
+from support.shown import printed
 
 from tputfind.commands.size import main
 from tputfind.record.record import Record
 from tputfind.report.outputs import forms, is_report
-from tputfind.report.renderers.terminal import print_document
 from tputfind.report.views import size
 from tputfind.report.views.size import line_of
 from tputfind.report.views.size_answers import configuration, details, mix, summary
@@ -53,15 +52,9 @@ def with_mix(found: Answers) -> Answers:
     return found._replace(plans=[mixed, *found.plans[1:]], models=[[mixed, *found.plans[1:]]])
 
 
-def printed(found: Answers, width: int = 120) -> str:
-    paper = io.StringIO()
-    print_document(size.document(found), Console(file=paper, width=width))
-    return paper.getvalue()
-
-
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_mix_stands_below_the_plans_with_its_parts_and_its_cost(two_kinds, width):
-    text = printed(with_mix(two_kinds), width)
+    text = printed(size.document(with_mix(two_kinds)), width)
 
     below = text[text.index("resnet50: the cheapest mix of kinds that was found") :]
     assert "fp16 nchw eager, Large" in below
@@ -82,7 +75,7 @@ def test_utilization_of_a_mix_just_below_all_is_not_100_percent(two_kinds):
 
 def test_mix_line_reports_that_no_mix_is_cheaper(two_kinds):
     best = two_kinds.plans[0]
-    lines = [line for line in printed(two_kinds).splitlines() if line.startswith("Mix")]
+    lines = [line for line in printed(size.document(two_kinds)).splitlines() if line.startswith("Mix")]
 
     assert lines == [f"Mix            none is cheaper than {best.outcome.devices} x {best.device_name}"]
 
@@ -106,7 +99,7 @@ def test_files_hold_the_mix(two_kinds):
 def test_plans_of_two_models_have_a_heading_each_and_a_sum():
     found = answers([record("Large"), record("Large", "vit_b_16")], read_demand({"rate": 100, "slo": 50.0}))
     made = {word: make().decode() for word, make in forms(size.document(found)).items() if word != "csv"}
-    text, markdown = printed(found), made["md"]
+    text, markdown = printed(size.document(found)), made["md"]
 
     for heading in ("resnet50, samples of 3x224x224", "vit_b_16, samples of 3x224x224"):
         assert f"\n{heading}\n" in f"\n{text}"

@@ -1,6 +1,5 @@
 """Terminal output of any record: one line per row, short answers and notices, in supported characters."""
 
-import io
 import re
 from itertools import chain
 from typing import get_args
@@ -13,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from support.folders import record_paths
 from support.records import example, row, whole
-from support.shown import print_report
+from support.shown import printed, report_of
 
 from tputfind.analysis import notices
 from tputfind.record import files
@@ -21,7 +20,7 @@ from tputfind.record.identity import name_of
 from tputfind.record.record import Compiled, Edge, Failure, FailureKind, Record, Row, Trial
 from tputfind.report import text
 from tputfind.report.document import Column, table
-from tputfind.report.renderers.terminal import answer_lines, broken, fit_table, print_document
+from tputfind.report.renderers.terminal import answer_lines, broken, fit_table
 from tputfind.report.views.records import tracebacks
 
 RECORDS = {
@@ -31,10 +30,7 @@ RECORDS = {
 
 
 def lines_of(records, width: int, encoding: str = "utf-8") -> list[str]:
-    paper = io.TextIOWrapper(io.BytesIO(), encoding=encoding)  # strict: a sign that it lacks is an error
-    print_report(records, Console(file=paper, width=width))
-    paper.seek(0)
-    return [line.rstrip() for line in paper.read().splitlines()]
+    return report_of(records, width, encoding).splitlines()
 
 
 def check_rows(records, width: int, encoding: str = "utf-8") -> None:
@@ -165,15 +161,11 @@ def test_tracebacks_of_records_are_printed_once_each_with_their_batches():
     trials = tuple(Trial(batch_size=size, failure=same) for size in (4, 8))
     rows = (Row(batch_size=4, failure=same), Row(batch_size=2, failure=other), row(1, 2.0))
     record = replace(example(), trials=trials, rows=rows)
-    paper, none = io.StringIO(), io.StringIO()
 
-    print_document(tracebacks([record, record]), Console(file=paper, width=80))
-    print_document(tracebacks([example()]), Console(file=none, width=80))
-
-    assert paper.getvalue() == (
+    assert printed(tracebacks([record, record]), 80) == (
         "resnet50 fp16 nchw eager at batch 4, 8: ValueError: no\n\n"
         "Traceback\n  of the model\nValueError: no\n\n"
         "resnet50 fp16 nchw eager at batch 2: KeyError: 'a'\n\n"
         "Traceback\nKeyError: 'a'\n"
     )
-    assert none.getvalue() == "No traceback is kept: no model raised an error of its own.\n"
+    assert printed(tracebacks([example()])) == "No traceback is kept: no model raised an error of its own.\n"
