@@ -195,15 +195,6 @@ def test_a_screen_reader_finds_its_way():
     assert all(one.within[-1] == "th" for one in buttons)
 
 
-def test_plot_words_summarize_each_plot():
-    words = {one.kind: one.words for one in charts.charts([example()])}
-
-    assert set(words) == {"throughput", "tradeoff", "memory", "latency", "clock", "power"}
-    assert "Fastest batch 4 with 800.0 samples/s" in words["throughput"]
-    assert "failed and not drawn: 2" in words["throughput"]
-    assert "24.0 GiB" in words["memory"]
-
-
 def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
     partly = Failure(kind="died", message="late")
     record = replace(example(), rows=(row(1, 4.0), replace(row(2, 4.0), failure=partly), row(4, 5.0)), trials=())
@@ -215,13 +206,6 @@ def test_a_row_that_failed_is_drawn_nowhere_and_unknown_is_never_zero():
     cells = page.rows_table([("", record)]).rows[1]
     assert {cell.text for cell in cells[1:-1]} == {""}
     assert {cell.number for cell in cells[1:-1]} == {None}
-
-
-def test_plot_marks_and_intervals_match_the_summary():
-    shown = charts.throughput([example()])
-
-    assert {mark.kind: mark.x for mark in shown.marks} == {"fastest": 4, "knee": 4, "largest": 5}
-    assert all(point.low < point.y < point.high for point in drawn(shown))
 
 
 @pytest.mark.parametrize("rows", [(row(4, 5.0),), (row(1, 4.0), row(4, 5.0), row(5, 10.0))], ids=["one", "three"])
@@ -249,13 +233,10 @@ def test_interval_above_the_plot_is_marked_as_cut():
     assert first.words.endswith(" Bands cut at the top of the plot: batch 1, up to 3677 samples/s.")
     assert not any("cut" in one.words for one in others)
     assert "cut at the top of the plot" in Page(page_of([record])).text()
-
-
-def test_several_cut_intervals_report_how_far_they_reach():
-    rows = tuple(scattered(batch, 1.0, 1.0 + batch) for batch in (1, 2, 4))
-
-    words = charts.charts([replace(example(), rows=rows), replace(example(), rows=rows[:1])])[0].words
-
+    assert draw.plain(first, draw.LIGHT).axes[0].get_ylim() == (0, first.top)
+    assert first.top == 1.25 * max(point.y for point in drawn(first))
+    several = replace(record, rows=tuple(scattered(batch, 1.0, 1.0 + batch) for batch in (1, 2, 4)))
+    words = charts.charts([several, replace(several, rows=several.rows[:1])])[0].words
     assert "Bands cut at the top of the plot: batch 1, 2, 4, up to " in words
 
 
@@ -396,16 +377,6 @@ def test_legend_of_one_record_names_each_marked_point_once_with_its_value():
     ]
 
 
-def test_plot_top_is_the_cut_limit():
-    record = replace(example(), rows=(scattered(1, 1.0, 3.0), scattered(8, 4.0, 4.01)), edge=None, safe=None)
-    chart = charts.throughput([record])
-
-    axes = draw.plain(chart, draw.LIGHT).axes[0]
-
-    assert axes.get_ylim() == (0, chart.top)
-    assert chart.top == 1.25 * max(point.y for point in drawn(chart))
-
-
 def test_out_of_memory_trials_without_peak_are_drawn_at_the_limit():
     trials = (
         Trial(batch_size=4, peak_reserved_bytes=2**30),
@@ -482,17 +453,6 @@ def test_odd_records_give_a_page_and_a_plot(record):
     assert draw.image(charts.throughput([record]), "png").startswith(b"\x89PNG")
 
 
-def test_a_page_opens_with_the_batch_to_deploy_and_its_figures():
-    (group,) = groups([replace(example(), spec=replace(example().spec, slo_ms=None))])
-
-    shown = {tile.label: (tile.figure, tile.unit) for tile in group.sections[0].tiles}
-    assert shown["Batch to deploy"] == ("4", "")
-    assert shown["Throughput"] == ("800.0", "samples/s")
-    assert shown["Latency, p50"] == ("5.50", "ms")
-    assert shown["Peak memory"] == ("8", "MiB")
-    assert shown["Device"] == ("NVIDIA Example", "")
-
-
 def test_a_page_of_recipes_opens_with_the_best_one():
     (group,) = groups(of_one_batch_each())
 
@@ -534,20 +494,6 @@ def test_a_notice_stands_once_with_the_records_that_it_is_about():
         (("fp16 nchw eager", "fp16 nchw cudagraph"), "for 1%"),
         (("fp16 nchw compile",), "for 9%"),
     ]
-
-
-def test_common_fields_are_shown_once_and_differing_ones_in_a_table():
-    other = replace(example(), spec=replace(example().spec, mode="compile"), wall_s=7.0)
-
-    differing = part(page.document([example(), other]), "measured")
-
-    assert [column.heading for column in differing.columns] == ["record", "mode", "took"]
-    assert [[cell.text for cell in line] for line in differing.rows] == [
-        ["fp16 nchw eager", "eager", "1 min 00 s"],
-        ["fp16 nchw compile", "compile", "7 s"],
-    ]
-    assert Page(page_of([example(), other])).text().count("GPU-00000000") == 1
-    assert part(page.document([example()]), "measured").title == "Trials: 6"
 
 
 def test_capabilities_and_devices_of_ranks_are_lists_with_commas():
