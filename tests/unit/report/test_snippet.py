@@ -15,45 +15,6 @@ def lines_of(parameters=None, seen=(), **fields):
     return "\n".join(snippet.lines(record, 4))
 
 
-@pytest.mark.parametrize(
-    ("mode", "line"),
-    [
-        ("inference", "with torch.inference_mode():"),
-        ("no_grad", "with torch.no_grad():"),
-        ("enabled", "with torch.enable_grad():"),
-    ],
-)
-def test_snippet_uses_grad_mode_of_the_measurement(mode, line):
-    assert line in lines_of(grad_mode=mode)
-
-
-@pytest.mark.parametrize(
-    ("mode", "argument"),
-    [("compile:max-autotune", 'mode="max-autotune"'), ("compile:openvino", 'backend="openvino"')],
-)
-def test_snippet_of_a_compiled_model_names_torch_mode_or_backend(mode, argument):
-    assert f"model = torch.compile(model, dynamic=False, {argument})" in lines_of(mode=mode)
-
-
-def test_snippet_keeps_dtype_of_model_measured_as_made():
-    assert 'model = model.to("cuda")\n' in lines_of(dtype="own")
-
-
-def test_snippet_keeps_complex_weights_and_explains_conversion():
-    text = lines_of({"complex64": 8, "float16": 8}, dtype="fp16")
-
-    assert 'model = model.to("cuda")  # and its real floating-point parameters to torch.float16' in text
-    assert 'model = model.to("cuda", torch.float16)' in lines_of({"float16": 8}, dtype="fp16")
-
-
-def test_a_snippet_accumulates_as_it_was_measured():
-    text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16", accumulate=4)
-
-    assert "for x in batches:  # 4 of them\n    with torch" in text
-    about = "labels in turn, as measured"
-    assert f"% y.shape[1]) / 4  # {about}\n    loss.backward()\noptimizer.step()" in text
-
-
 @pytest.mark.parametrize(("model", "loss"), [("net.py:make", "..."), ("hf:bert-base-uncased", "y.loss")])
 def test_snippet_of_a_model_with_a_loss_takes_that_loss(model, loss):
     text = lines_of(model=model, phase="train", dtype="bf16")
@@ -70,41 +31,10 @@ def test_snippet_of_a_lightning_module_trains_by_its_own_optimizers():
     assert "torch.optim" not in text
 
 
-@pytest.mark.parametrize(("seen", "inputs"), [((), "x"), (("several_inputs",), "*x"), (("named_inputs",), "**x")])
-def test_snippet_gives_inputs_to_the_model_as_it_takes_them(seen, inputs):
-    assert f"    y = model({inputs})" in lines_of(seen=seen)
-
-
 @pytest.mark.parametrize(("dtype", "tf32"), [("fp32", False), ("tf32", True)])
 def test_snippet_of_fp32_on_cuda_sets_the_arithmetic(dtype, tf32):
     assert f"torch.backends.cudnn.allow_tf32 = {tf32}\n" in lines_of(dtype=dtype)
     assert "allow_tf32" not in lines_of(dtype="bf16")
-
-
-@pytest.mark.parametrize(
-    ("fields", "line"),
-    [
-        ({"model": "vit_b_16", "image_size": 384}, 'get_model("vit_b_16", image_size=224).eval()'),
-        ({"model": "maxvit_t", "image_size": 384}, 'get_model("maxvit_t", input_size=(224, 224)).eval()'),
-        ({"model": "resnet50", "image_size": 384}, 'get_model("resnet50", weights="DEFAULT").eval()'),
-        ({"model": "resnet50", "weights": "IMAGENET1K_V1"}, 'get_model("resnet50", weights="IMAGENET1K_V1").eval()'),
-        ({"model": "resnet50", "weights": "state.pt"}, 'weights="DEFAULT").eval()\nstate = torch.load("state.pt", '),
-        ({"model": "resnet50", "weights": "a.safetensors"}, 'model.load_state_dict(load_file("a.safetensors"))'),
-        ({"model": "vit_b_16", "weights": "DEFAULT", "image_size": 224}, 'get_model("vit_b_16", weights="DEFAULT")'),
-        ({"model": "quantized_resnet18"}, 'weights="DEFAULT", quantize=True).eval()'),
-        (
-            {"model": "timm:vit_tiny", "image_size": 384},
-            "img_size=(224, 224)).eval()  # without img_size if it takes none",
-        ),
-        ({"model": "timm:vit_tiny", "weights": "state.pt"}, 'pretrained=False).eval()\nstate = torch.load("state.pt"'),
-        (
-            {"model": "timm:vit_tiny", "input_size": (3, 9, 9)},
-            "pretrained=True, in_chans=3, img_size=(224, 224)).eval()",
-        ),
-    ],
-)
-def test_snippet_builds_the_model_with_the_sizes_and_weights_of_the_measurement(fields, line):
-    assert line in lines_of(**fields)
 
 
 def test_snippet_of_a_model_of_volumes_has_its_own_channels_last():
@@ -120,12 +50,6 @@ def test_snippet_leaves_several_inputs_to_the_reader():
 
     assert "x = ...  # 4 samples of 3x224x224" in lines_of(seen=("several_inputs",))
     assert "x = ...  # 4 samples of 3x256x256+3x256x256" in "\n".join(snippet.lines(pair, 4))
-
-
-def test_snippet_of_training_without_own_loss_draws_the_labels_of_the_measurement():
-    text = lines_of(seen=("loss_stand_in",), phase="train", dtype="bf16")
-
-    assert "cross_entropy(y.float(), torch.arange(len(y), device=y.device) % y.shape[1])  # labels in turn" in text
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
@@ -164,6 +88,49 @@ def test_snippet_of_a_module_that_refused_eval_leaves_it_in_its_mode():
 @pytest.mark.parametrize(
     ("fields", "line"),
     [
+        ({"grad_mode": "inference"}, "with torch.inference_mode():"),
+        ({"grad_mode": "no_grad"}, "with torch.no_grad():"),
+        ({"grad_mode": "enabled"}, "with torch.enable_grad():"),
+        ({"mode": "compile:max-autotune"}, 'torch.compile(model, dynamic=False, mode="max-autotune")'),
+        ({"mode": "compile:openvino"}, 'torch.compile(model, dynamic=False, backend="openvino")'),
+        ({"dtype": "own"}, 'model = model.to("cuda")\n'),
+        ({"parameters": {"float16": 8}, "dtype": "fp16"}, 'model = model.to("cuda", torch.float16)'),
+        (
+            {"parameters": {"complex64": 8, "float16": 8}, "dtype": "fp16"},
+            'model = model.to("cuda")  # and its real floating-point parameters to torch.float16',
+        ),
+        ({"seen": ()}, "    y = model(x)"),
+        ({"seen": ("several_inputs",)}, "    y = model(*x)"),
+        ({"seen": ("named_inputs",)}, "    y = model(**x)"),
+        (
+            {"seen": ("loss_stand_in",), "phase": "train"},
+            "cross_entropy(y.float(), torch.arange(len(y), device=y.device) % y.shape[1])  # labels in turn",
+        ),
+        (
+            {"seen": ("loss_stand_in",), "phase": "train", "accumulate": 4},
+            "for x in batches:  # 4 of them\n    with torch",
+        ),
+        (
+            {"seen": ("loss_stand_in",), "phase": "train", "accumulate": 4},
+            "% y.shape[1]) / 4  # labels in turn, as measured\n    loss.backward()\noptimizer.step()",
+        ),
+        ({"model": "vit_b_16", "image_size": 384}, 'get_model("vit_b_16", image_size=224).eval()'),
+        ({"model": "maxvit_t", "image_size": 384}, 'get_model("maxvit_t", input_size=(224, 224)).eval()'),
+        ({"model": "resnet50", "image_size": 384}, 'get_model("resnet50", weights="DEFAULT").eval()'),
+        ({"model": "resnet50", "weights": "IMAGENET1K_V1"}, 'get_model("resnet50", weights="IMAGENET1K_V1").eval()'),
+        ({"model": "resnet50", "weights": "state.pt"}, 'weights="DEFAULT").eval()\nstate = torch.load("state.pt", '),
+        ({"model": "resnet50", "weights": "a.safetensors"}, 'model.load_state_dict(load_file("a.safetensors"))'),
+        ({"model": "vit_b_16", "weights": "DEFAULT", "image_size": 224}, 'get_model("vit_b_16", weights="DEFAULT")'),
+        ({"model": "quantized_resnet18"}, 'weights="DEFAULT", quantize=True).eval()'),
+        (
+            {"model": "timm:vit_tiny", "image_size": 384},
+            "img_size=(224, 224)).eval()  # without img_size if it takes none",
+        ),
+        ({"model": "timm:vit_tiny", "weights": "state.pt"}, 'pretrained=False).eval()\nstate = torch.load("state.pt"'),
+        (
+            {"model": "timm:vit_tiny", "input_size": (3, 9, 9)},
+            "pretrained=True, in_chans=3, img_size=(224, 224)).eval()",
+        ),
         ({"allocator": "expandable"}, "# started with PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"),
         ({"instances": 4}, "# in each of 4 processes, while NVIDIA's MPS daemon runs"),
         ({"phase": "train", "parallel": "ddp", "gpus": 2}, "# in each of 2 processes (torchrun)"),
@@ -181,7 +148,7 @@ def test_snippet_of_a_module_that_refused_eval_leaves_it_in_its_mode():
         ({"phase": "train", "optimizer": "sparseadam"}, "torch.optim.SparseAdam(model.parameters(), lr=1e-4)"),
     ],
 )
-def test_snippet_names_what_else_the_recipe_needs(fields, line):
+def test_snippet_has_the_lines_of_what_was_measured(fields, line):
     assert line in lines_of(**({"dtype": "bf16"} | fields))
 
 
