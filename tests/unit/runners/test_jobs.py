@@ -15,6 +15,9 @@ from tputfind.runners.on_node import Word
 from tputfind.runners.places import places_of
 from tputfind.session.progress import Silent
 
+ONE = [node(1)]
+TWO = [node(1), node(2)]
+
 
 class Heard(Silent):
     def __init__(self):
@@ -39,12 +42,22 @@ def follow(asked, cluster, progress=None):
     return list(Jobs(asked, cluster, listener, "tputfind ... --ray", **times).follow())
 
 
+def raw(record):
+    return msgspec.Raw(msgspec.json.encode(record))
+
+
+def unfinished(cluster, number, at):
+    """Return the word of a node with its record of a job that goes on."""
+    request = msgspec.json.decode(cluster._asked[number][1], type=jobs.Request)
+    record = msgspec.structs.replace(record_of(request, at), finished=None)
+    return msgspec.json.encode(Word(number=number, node=at.id, record=raw(record)))
+
+
 def answering(fields_of):
     """Return an answer function: a record in a word whose fields are replaced."""
 
     def answer(number, request, at):
-        record = msgspec.Raw(msgspec.json.encode(record_of(request, at)))
-        word = Word(number=number, node=at.id, record=record)
+        word = Word(number=number, node=at.id, record=raw(record_of(request, at)))
         return msgspec.json.encode(msgspec.structs.replace(word, **fields_of(number, request, at)))
 
     return answer
@@ -71,22 +84,20 @@ def test_every_job_comes_back_once_while_a_node_is_left(count, nodes, seconds, l
 
 
 def test_lost_node_reruns_its_job_and_is_named_in_record():
-    there = [node(1), node(2)]
     heard = Heard()
-    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0}), heard)
+    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 100.0, {TWO[0].id: 60.0}), heard)
 
     again = next(each.record for each in came if each.number == 0)
     (notice,) = again.caveats
     assert notice.kind == "ran_again"
-    assert there[0].address in notice.seen
+    assert TWO[0].address in notice.seen
     assert notice in again.notices
-    assert again.command.endswith(f"# node {there[1].address}")
-    assert any(f"{there[0].address} was lost" in line for line in heard.lines)
+    assert again.command.endswith(f"# node {TWO[1].address}")
+    assert any(f"{TWO[0].address} was lost" in line for line in heard.lines)
 
 
 def test_each_job_on_lost_node_is_not_run_elsewhere():
-    there = [node(1), node(2)]
-    came = follow(some_jobs(there, 1, "each"), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0}))
+    came = follow(some_jobs(TWO, 1, "each"), SimulatedCluster(TWO, lambda *_: 100.0, {TWO[0].id: 60.0}))
 
     lost, other = sorted(came, key=lambda each: each.number)
     assert isinstance(lost.ended_by, NoSuchDevice)
@@ -96,22 +107,12 @@ def test_each_job_on_lost_node_is_not_run_elsewhere():
 
 
 def test_lost_node_leaves_the_rows_that_it_has_sent():
-    there = [node(1), node(2)]
-
     class Telling(SimulatedCluster):
         def words(self):
-            words = list(super().words())
-            if 1 in self._asked:
-                request = msgspec.json.decode(self._asked[1][1], type=jobs.Request)
-                record = msgspec.structs.replace(record_of(request, there[1]), finished=None)
-                words.append(
-                    msgspec.json.encode(
-                        Word(number=1, node=there[1].id, record=msgspec.Raw(msgspec.json.encode(record)))
-                    )
-                )
-            return words
+            sent = [unfinished(self, 1, TWO[1])] if 1 in self._asked else []
+            return [*super().words(), *sent]
 
-    came = follow(some_jobs(there, 1, "each"), Telling(there, lambda *_: 100.0, {there[1].id: 60.0}))
+    came = follow(some_jobs(TWO, 1, "each"), Telling(TWO, lambda *_: 100.0, {TWO[1].id: 60.0}))
 
     lost = next(each for each in came if each.number == 1)
     assert isinstance(lost.ended_by, NoSuchDevice)
@@ -121,38 +122,33 @@ def test_lost_node_leaves_the_rows_that_it_has_sent():
 
 
 def test_jobs_that_no_node_is_left_for_are_given_up():
-    there = [node(1)]
-    came = follow(some_jobs(there, 3), SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 150.0}))
+    came = follow(some_jobs(ONE, 3), SimulatedCluster(ONE, lambda *_: 100.0, {ONE[0].id: 150.0}))
 
     assert [type(each.ended_by) for each in came] == [type(None), NoSuchDevice, NoSuchDevice]
     assert [each.record.rows[0].status for each in came] == ["ok", "died", "died"]
 
 
 def test_a_task_that_never_comes_back_ends_with_its_own_budget():
-    there = [node(1), node(2)]
-    cluster = SimulatedCluster(there, lambda number, _: 1e9 if number == 0 else 10.0)
-    came = follow(some_jobs(there, 3, budget_s=100.0), cluster)
+    cluster = SimulatedCluster(TWO, lambda number, _: 1e9 if number == 0 else 10.0)
+    came = follow(some_jobs(TWO, 3, budget_s=100.0), cluster)
 
     late = next(each for each in came if each.number == 0)
     assert isinstance(late.ended_by, OutOfTime)
     assert late.record.rows[0].status == "timeout"
-    assert there[0].address in str(late.ended_by)
+    assert TWO[0].address in str(late.ended_by)
     assert 100 + jobs.GRACE_S < cluster.now_s < 100 + jobs.GRACE_S + 6
     assert sorted(each.number for each in came if each.ended_by is None) == [1, 2]
 
 
 def test_job_of_lost_node_waits_longer_than_its_budget():
-    there = [node(1), node(2)]
-    cluster = SimulatedCluster(there, lambda *_: 100.0, {there[0].id: 60.0})
-    came = follow(some_jobs(there, 6, budget_s=150.0), cluster)
+    cluster = SimulatedCluster(TWO, lambda *_: 100.0, {TWO[0].id: 60.0})
+    came = follow(some_jobs(TWO, 6, budget_s=150.0), cluster)
 
     assert [str(each.ended_by) for each in came if each.ended_by] == []
     assert cluster.now_s > 150 + jobs.GRACE_S + 300
 
 
 def test_jobs_queued_after_a_stuck_job_end_too():
-    there = [node(1)]
-
     class Stuck(SimulatedCluster):
         def cancel(self, numbers):
             """Cancel waiting jobs only: the running process does not react."""
@@ -160,8 +156,8 @@ def test_jobs_queued_after_a_stuck_job_end_too():
                 if number in self._waiting:
                     self._waiting.remove(number)
 
-    cluster = Stuck(there, lambda *_: 1e9)
-    came = follow(some_jobs(there, 3, budget_s=100.0), cluster)
+    cluster = Stuck(ONE, lambda *_: 1e9)
+    came = follow(some_jobs(ONE, 3, budget_s=100.0), cluster)
 
     assert all(isinstance(each.ended_by, OutOfTime) for each in came)
     assert ["no device came free" in str(each.ended_by) for each in came] == [False, True, True]
@@ -171,8 +167,6 @@ def test_jobs_queued_after_a_stuck_job_end_too():
 
 @pytest.mark.parametrize("listens", [True, False])
 def test_silent_job_is_abandoned_without_a_budget(listens):
-    there = [node(1)]
-
     class Silenced(SimulatedCluster):
         def speaking(self):
             return [pair for pair in super().speaking() if pair[0] != 0]
@@ -181,11 +175,11 @@ def test_silent_job_is_abandoned_without_a_budget(listens):
             if listens:
                 super().cancel(numbers)
 
-    cluster = Silenced(there, lambda number, _: 1e9 if number == 0 else 1000.0)
-    came = follow(some_jobs(there, 2), cluster)
+    cluster = Silenced(ONE, lambda number, _: 1e9 if number == 0 else 1000.0)
+    came = follow(some_jobs(ONE, 2), cluster)
 
     assert isinstance(came[0].ended_by, OutOfTime)
-    assert f"no word from {there[0].address} for {jobs.SILENT_S:g} s" in str(came[0].ended_by)
+    assert f"no word from {ONE[0].address} for {jobs.SILENT_S:g} s" in str(came[0].ended_by)
     if listens:
         assert came[1].ended_by is None, "jobs that speak may take as long as they like"
     else:
@@ -194,13 +188,11 @@ def test_silent_job_is_abandoned_without_a_budget(listens):
 
 
 def test_node_with_other_version_is_reported_in_its_record():
-    there = [node(1), node(2)]
-
     def fields(_number, request, at):
-        version = "2.10.0" if at == there[1] else "2.9.0"
-        return {"record": msgspec.Raw(msgspec.json.encode(record_of(request, at, torch=version)))}
+        version = "2.10.0" if at == TWO[1] else "2.9.0"
+        return {"record": raw(record_of(request, at, torch=version))}
 
-    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda n, _: 10.0 + n, answer=answering(fields)))
+    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda n, _: 10.0 + n, answer=answering(fields)))
 
     first, second = came
     assert first.record.caveats == ()
@@ -211,15 +203,13 @@ def test_node_with_other_version_is_reported_in_its_record():
 
 @pytest.mark.parametrize("error", [UnknownModel, OutOfTime, DeviceInUse])
 def test_refusal_of_a_node_becomes_its_error_and_spares_other_jobs(error):
-    there = [node(1), node(2)]
-
     def fields(number, *_):
         refusal = Refusal(
             error=error.__name__, message="there is no model\x1b[31m", hint="did you mean it?", traceback=""
         )
         return {"record": msgspec.UNSET, "refusal": refusal} if number == 0 else {}
 
-    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answering(fields)))
+    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 10.0, answer=answering(fields)))
 
     assert type(came[0].ended_by) is error
     assert "\x1b" not in str(came[0].ended_by)
@@ -239,56 +229,46 @@ def test_refusal_of_a_node_becomes_its_error_and_spares_other_jobs(error):
     ],
 )
 def test_malformed_answer_is_one_failed_job(answer):
-    there = [node(1), node(2)]
-    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answer))
+    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 10.0, answer=answer))
 
     assert all(isinstance(each.ended_by, BadRecord) for each in came)
     assert not any(each.whole for each in came)
 
 
 def test_a_record_of_another_question_is_refused():
-    there = [node(1), node(2)]
-
     def fields(_number, request, at):
         asked = msgspec.structs.replace(request, spec=msgspec.structs.replace(request.spec, dtype="fp16"))
-        return {"record": msgspec.Raw(msgspec.json.encode(record_of(asked, at)))}
+        return {"record": raw(record_of(asked, at))}
 
-    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=answering(fields)))
+    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 10.0, answer=answering(fields)))
 
     assert all("does not match the request: dtype" in str(each.ended_by) for each in came)
 
 
 def test_dead_process_is_reported_with_its_node():
-    there = [node(1)]
-    (came,) = follow(some_jobs(there, 1), SimulatedCluster(there, lambda *_: 10.0, answer=lambda *_: None))
+    (came,) = follow(some_jobs(ONE, 1), SimulatedCluster(ONE, lambda *_: 10.0, answer=lambda *_: None))
 
     assert isinstance(came.ended_by, ModelFailed)
-    assert f"its process died on {there[0].address}" in str(came.ended_by)
+    assert f"its process died on {ONE[0].address}" in str(came.ended_by)
     assert came.record.rows == (), "the only job: its error says it all"
 
 
 def test_processes_ended_by_ray_are_died_rows():
-    there = [node(1), node(2)]
-    came = follow(some_jobs(there, 2), SimulatedCluster(there, lambda *_: 10.0, answer=lambda *_: None))
+    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 10.0, answer=lambda *_: None))
 
     assert [row.failure.kind for each in came for row in each.record.rows] == ["died", "died"]
 
 
 def test_an_interruption_keeps_the_records_that_had_arrived():
-    there = [node(1), node(2)]
-
     class Interrupted(SimulatedCluster):
         def poll_ends(self, timeout_s):
             ends = super().poll_ends(timeout_s)
             if self.now_s > 20:
-                request = msgspec.json.decode(self._asked[1][1], type=jobs.Request)
-                record = msgspec.structs.replace(record_of(request, there[1]), finished=None)
-                raw = msgspec.Raw(msgspec.json.encode(record))
-                self._words.append(msgspec.json.encode(Word(number=1, node=there[1].id, record=raw)))
+                self._words.append(unfinished(self, 1, TWO[1]))
                 raise KeyboardInterrupt
             return ends
 
-    came = follow(some_jobs(there, 3), Interrupted(there, lambda n, _: 10.0 if n == 0 else 100.0))
+    came = follow(some_jobs(TWO, 3), Interrupted(TWO, lambda n, _: 10.0 if n == 0 else 100.0))
 
     assert [each.number for each in came] == [0, 1]
     assert isinstance(came[1].ended_by, KeyboardInterrupt)
@@ -297,8 +277,6 @@ def test_an_interruption_keeps_the_records_that_had_arrived():
 
 
 def test_interrupted_jobs_have_a_moment_for_their_last_words():
-    there = [node(1)]
-
     class Interrupted(SimulatedCluster):
         def poll_ends(self, timeout_s):
             if self.now_s > 20:
@@ -309,12 +287,12 @@ def test_interrupted_jobs_have_a_moment_for_their_last_words():
             words = list(super().words())
             if self.now_s < 21:  # under a second after the interruption
                 return words
-            return [*words, msgspec.json.encode(Word(number=0, node=there[0].id, record=self.record))]
+            return [*words, msgspec.json.encode(Word(number=0, node=ONE[0].id, record=self.record))]
 
-    cluster = Interrupted(there, lambda *_: 100.0)
-    asked = some_jobs(there, 1)
+    cluster = Interrupted(ONE, lambda *_: 100.0)
+    asked = some_jobs(ONE, 1)
     request = jobs.Request(spec=asked[0].sent, command="tputfind", trust_model_file=False)
-    cluster.record = msgspec.Raw(msgspec.json.encode(record_of(request, there[0])))
+    cluster.record = raw(record_of(request, ONE[0]))
 
     (came,) = follow(asked, cluster)
 
@@ -342,11 +320,9 @@ def test_interruption_keeps_ended_jobs_not_yet_collected():
 
 
 def test_an_interruption_before_anything_came_is_one():
-    there = [node(1)]
-
     class Interrupted(SimulatedCluster):
         def poll_ends(self, _timeout_s):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        follow(some_jobs(there, 1), Interrupted(there, lambda *_: 1.0))
+        follow(some_jobs(ONE, 1), Interrupted(ONE, lambda *_: 1.0))
