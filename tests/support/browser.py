@@ -108,11 +108,9 @@ class Page:
         raise AssertionError(f"{presses} times Tab did not reach {selector}")
 
     def text(self, selector: str) -> str:
-        """Return the visible text of the only matching element."""
         return self.page.locator(selector).inner_text()
 
     def texts(self, selector: str) -> list[str]:
-        """Return the texts of all matching elements, in page order."""
         return self.page.locator(selector).all_inner_texts()
 
     def attribute(self, selector: str, name: str) -> str | None:

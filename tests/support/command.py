@@ -69,7 +69,6 @@ def run_program(
     environment: Mapping[str, str] | None = ENVIRONMENT,
     **options: Any,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder; return its exit code and its output."""
     return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False, **options)
 
 
@@ -122,7 +121,6 @@ class Kept(Children):
         self._copies, self._others = [], []
 
     def end(self) -> None:
-        """End this server, and those that were kept for other options."""
         for servers in self._kept.values():
             for server in servers:
                 server.close()
@@ -178,7 +176,6 @@ class Kept(Children):
         return Ran(status, out.getvalue(), err.getvalue(), folder)
 
     def find(self, *models: object, **options: Any) -> Any:
-        """Run ``tputfind.find`` with this server."""
         with self.in_use():
             return tputfind.find(*models, **options)
 

@@ -43,7 +43,6 @@ class Block(NamedTuple):
 
     @property
     def file(self) -> str | None:
-        """The file name of the block, or None."""
         named = re.match(r"# ([\w.-]+\.\w+)\n", self.body)
         return named[1] if named else None
 
@@ -60,7 +59,6 @@ class Block(NamedTuple):
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return the fenced blocks of a page."""
     return [Block(one["language"], one["needs"] or "", one["body"]) for one in FENCED.finditer(page.read_text())]
 
 
@@ -132,7 +130,6 @@ def run(command: list[str], folder: Path) -> str:
 
 
 def trim(output: str) -> str:
-    """Return an output without spaces at the ends of lines."""
     return "".join(f"{line.rstrip()}\n" for line in output.rstrip().splitlines())
 
 

@@ -57,18 +57,15 @@ class Case:
 
     @property
     def file(self) -> str:
-        """The name of the record's file, without its ending."""
         return self.name.partition("#")[0]
 
     @cached_property
     def record(self) -> Record:
-        """The record."""
         place = self.name.partition("#")[2]
         return load_records(record_path(f"{self.file}.json"))[int(place or 0)]
 
     @cached_property
     def demand(self) -> Demand:
-        """The demand."""
         options = dict(option.split("=") for option in self.options.split())
         open_demand = read_demand({"rate": 1, "slo": 1e8, **options})
         service = service_times_of(self.record, open_demand.overheads)
@@ -88,7 +85,6 @@ class Case:
         )
 
     def asked(self, **changed: object) -> Plan:
-        """Return the plan, with fields of the demand changed."""
         return plan(self.record, msgspec.structs.replace(self.demand, **changed))
 
 

@@ -31,12 +31,10 @@ def refused_of_constant(load: float, places: int) -> float:
 
 
 def busy_ms(served: Served) -> float:
-    """Return the total computing time of the devices in milliseconds."""
     return float(served.batches[:, 3].sum())
 
 
 def batches_by_size(served: Served) -> list[int]:
-    """Return the number of batches of each size."""
     return np.bincount(served.batches[:, 1].astype(np.int64)).tolist()
 
 

@@ -27,16 +27,13 @@ class Searched(msgspec.Struct, kw_only=True):
 
     @property
     def limit_bytes(self) -> int:
-        """The memory limit."""
         return self.trials[0].trace.memory_bytes
 
     @property
     def edge(self) -> int:
-        """The largest batch of the search by forecast."""
         return max(tried.batch_size for tried in self.trials if tried.trace.complete)
 
     def taken(self) -> tuple[Trial, ...]:
-        """Return the trials in the form of a record."""
         return tuple(
             Trial(
                 batch_size=tried.batch_size,

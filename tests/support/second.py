@@ -78,7 +78,6 @@ class Times:
         self._curves: dict[int, list[float]] = dict(zip(self.sizes, map(list, zip(*columns, strict=True)), strict=True))
 
     def draw_ms(self, batch: int, chance: random.Random) -> float:
-        """Return the time of one batch in milliseconds."""
         place = chance.randrange(GRID)
         above = self.sizes[bisect_left(self.sizes, batch)]
         if self._padded or above in (batch, self.sizes[0]):
@@ -199,7 +198,6 @@ class Mosec:
         return full
 
     def begins(self, worker: Worker) -> None:
-        """Start the worker's timer at its first request."""
         if self._cap > 1:
             turn = worker.turn
             self.clock.at(self.clock.now_ms + self.wait_ms + TOKIO_MS, lambda: self.is_over(worker, turn))
@@ -354,5 +352,4 @@ def answer(question: Question, times: Times, *, requests: int, streams: int, see
 
 
 def with_devices(question: Question, devices: int, cap: int) -> Question:
-    """Return the same question for another number of devices."""
     return replace(question, devices=devices, cap=cap)

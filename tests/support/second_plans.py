@@ -84,7 +84,6 @@ class Compared:
 
     @property
     def apart(self) -> float:
-        """Relative difference of the second percentile from the plan's."""
         return self.second.tail_ms / self.plan.outcome.tail_ms - 1
 
     @property
@@ -96,7 +95,6 @@ class Compared:
 
     @property
     def agrees(self) -> bool:
-        """Whether both percentiles agree."""
         return abs(self.apart) <= NEAR + self.by_chance
 
     @property

@@ -111,7 +111,6 @@ class Shape:
     """Other batch sizes than its multiples fail."""
 
     def milliseconds(self, batch_size: int) -> float:
-        """Return the step time in milliseconds."""
         if self.step_ms is not None:
             return max(self.base_ms, self.step_ms(batch_size))
         moved = sum(request.size for request in self.step(batch_size))
@@ -188,7 +187,6 @@ class Device:
         return int(0.9897 * self.memory_gib * GIB) // (2 * MIB) * 2 * MIB
 
     def start(self, shape: Shape, limit_bytes: int | None, way: Way) -> Process:
-        """Return a fresh process with the model on the device."""
         self.processes += 1
         return Process(self, shape, limit_bytes, way)
 
@@ -311,7 +309,6 @@ class Process:
         self._batch = [self._allocate(size) for size in shape.inputs(batch_size)]
 
     def run_steps(self, batch_size: int, steps: int) -> float:
-        """Run some steps, and return the milliseconds of one."""
         shape = self._shape
         if batch_size % shape.granularity:
             raise RuntimeError(f"shape '[-1, {shape.granularity}]' is invalid for input of size {batch_size}")
@@ -524,7 +521,6 @@ class SimulatedChildren(Children):
 
     @contextmanager
     def _record_question(self, batch_size: int, what: str) -> Iterator[list[str]]:
-        """Record a question and its outcome."""
         outcome: list[str] = []
         begun_s = self.device.clock()
         try:
@@ -546,7 +542,6 @@ class SimulatedChildren(Children):
 
 
 def _row(answers: Iterable[Timed], outcome: list[str]) -> Iterator[Timed]:
-    """Yield the answers of a row, and note its outcome."""
     for timed in answers:
         if timed.row is not None:
             outcome.append("fits" if timed.row.failure is None else timed.row.failure.kind)
@@ -567,7 +562,6 @@ def fits(device: Device, shape: Shape, batch_size: int, steps: int = 3) -> Limit
 
 
 def record_of(device: Device, shape: Shape, **options: Any) -> Record:
-    """Return the empty record of a run on the device."""
     environment = Environment(
         device="cuda:0",
         device_name=f"Simulated {device.memory_gib} GiB (a model)",
