@@ -12,7 +12,7 @@ import statistics
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from itertools import accumulate, count, pairwise
@@ -349,7 +349,3 @@ def answer(question: Question, times: Times, *, requests: int, streams: int, see
         ranked = sorted(latencies_ms(question, times, requests, 1000 * seed + stream))
         tails.append(ranked[math.ceil(question.percentile / 100 * len(ranked)) - 1])
     return Answer(statistics.fmean(tails), statistics.stdev(tails) / math.sqrt(streams))
-
-
-def with_devices(question: Question, devices: int, cap: int) -> Question:
-    return replace(question, devices=devices, cap=cap)

@@ -1,11 +1,11 @@
 """22 plans of ``tputfind size`` and the second simulator: batchers, routings, burstiness, percentiles, overheads."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import hypot
 from typing import Final
 
 from support.folders import record_path
-from support.second import Answer, Question, Times, answer, with_devices
+from support.second import Answer, Question, Times, answer
 from tputfind.record.files import load_record
 from tputfind.sizing.planner.plan import Plan, plan
 from tputfind.sizing.planner.question import read_demand
@@ -148,7 +148,7 @@ def compared(name: str, found: Plan, *, requests: int, batches: int, streams: in
         return Compared(found, second, None)
     caps = {found.fewer.batch_cap, *(times.sizes if every_cap else ())}
     fewer = [
-        answer(with_devices(question, outcome.devices - 1, cap), times, requests=requests // 2, streams=2)
+        answer(replace(question, devices=outcome.devices - 1, cap=cap), times, requests=requests // 2, streams=2)
         for cap in sorted(caps)
     ]
     return Compared(found, second, min(fewer, key=lambda each: each.tail_ms))

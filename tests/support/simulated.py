@@ -348,7 +348,8 @@ class Process:
         last: list[int] = []
         for place, (size, lives) in enumerate(requests):
             if limits and place >= limits[0].at * len(requests):
-                self._fail(limits[0])
+                self.usable = not limits[0].sticky
+                raise RuntimeError(limits[0].text)
             try:
                 number = self._allocate(size, workspace=lives == 0)
             except RuntimeError:
@@ -368,10 +369,6 @@ class Process:
                 self._release(ended)
         for number in (*(number for numbers in ends.values() for number in numbers), *last):
             self._release(number)
-
-    def _fail(self, limit: Limit) -> None:
-        self.usable = not limit.sticky
-        raise RuntimeError(limit.text)
 
     def _make_inputs(self, batch_size: int) -> None:
         """Spend the time and the host memory of the user's function."""
