@@ -17,27 +17,21 @@ from tputfind.report.charts import charts
 from tputfind.report.views import page
 
 
-def test_the_csv_is_as_it_was(golden):
-    golden("table.csv", csv_of([example()]))
-
-
-@pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_terminal_report_is_as_it_was(golden, width):
-    golden(f"report-{width}.txt", report_of([example()], width).encode())
-
-
-def test_ascii_terminal_report_matches_golden_file(golden):
-    golden("report-ascii.txt", report_of([example()], 80, "ascii").encode())
-
-
-def test_two_models_have_a_table_each_and_stand_side_by_side(golden):
-    other = replace(example(), spec=replace(example().spec, model="vit_b_16"))
-
-    golden("two-models.txt", report_of([example(), other]).encode())
-
-
-def test_the_markdown_is_as_it_was(golden):
-    golden("report.md", markdown_of([example()]))
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("table.csv", lambda record, _: csv_of([record])),
+        *(
+            (f"report-{width}.txt", lambda record, _, width=width: report_of([record], width).encode())
+            for width in (60, 80, 120)
+        ),
+        ("report-ascii.txt", lambda record, _: report_of([record], 80, "ascii").encode()),
+        ("report.md", lambda record, _: markdown_of([record])),
+        ("two-models.txt", lambda record, other: report_of([record, other]).encode()),
+    ],
+)
+def test_form_of_a_report_is_its_golden_file(golden, name, make):
+    golden(name, make(example(), replace(example(), spec=replace(example().spec, model="vit_b_16"))))
 
 
 def test_the_csv_loads_with_the_types_it_was_written_with(tmp_path):

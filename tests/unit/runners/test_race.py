@@ -405,21 +405,14 @@ def test_race_without_a_round_leaves_the_first_variant_ahead():
     assert {one.outcome for one in course.contenders} == {"first", "untried"}
 
 
-def test_leader_that_fails_later_gives_way_to_the_first_variant():
-    space = Space({"nhwc": 1.5, "compile": 2.0, "compile:freezing": 1.0}, broken=("compile", "compile:freezing"))
-    space.fails_from = 2
+@pytest.mark.parametrize(("factor", "rounds", "fails", "leads"), [(1.5, 2, "nhwc", "nchw"), (1.03, 4, "nchw", "nhwc")])
+def test_variant_that_fails_later_gives_way_to_the_other(factor, rounds, fails, leads):
+    space = Space({"nhwc": factor, "compile": 2.0, "compile:freezing": 1.0}, broken=("compile", "compile:freezing"))
+    space.fails_from, space.fails_later = rounds, fails
     course = space.race(600.0)
 
-    assert course.leader == PLAIN
-    assert outcomes(course)["nhwc", "eager"] == "failed"
-
-
-def test_first_variant_that_fails_later_leaves_the_lead_to_the_other():
-    space = Space({"nhwc": 1.03, "compile": 2.0, "compile:freezing": 1.0}, broken=("compile", "compile:freezing"))
-    space.fails_from, space.fails_later = 4, "nchw"
-    course = space.race(600.0)
-
-    assert (course.leader.layout, outcomes(course)["nchw", "eager"]) == ("nhwc", "failed")
+    assert (course.leader.layout, course.leader.mode) == (leads, "eager")
+    assert outcomes(course)[fails, "eager"] == "failed"
 
 
 class FailsTogether(Simulated):
