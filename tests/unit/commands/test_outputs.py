@@ -211,17 +211,6 @@ def test_measurement_of_another_device_is_saved_beside_the_first(tmp_path):
     assert [files.load_record(path) for path in outputs.saved] == [other]
 
 
-def test_race_file_is_replaced_only_by_a_race_of_the_same_request(tmp_path):
-    race = load(record_path("nvidia-h200/tune/resnet50-fp16.json"))
-    race.save(tmp_path / "a.json")
-    race.save(tmp_path / "a.json")
-    first, *others = race.contenders
-    other = replace(race, contenders=(replace(first, spec=replace(first.spec, dtype="bf16")), *others))
-
-    with pytest.raises(BadRequest, match=r"save .* holds another measurement: dtype"):
-        other.save(tmp_path / "a.json")
-
-
 def test_comparison_of_models_is_replaced_only_by_one_of_the_same_models(tmp_path):
     of_records = compare(example(), example(), force=True)
     in_turn = replace(of_records, variants=(spec_with(model="a"), spec_with(model="b")))

@@ -453,12 +453,6 @@ def test_odd_records_give_a_page_and_a_plot(record):
     assert draw.image(charts.throughput([record]), "png").startswith(b"\x89PNG")
 
 
-def test_a_page_of_recipes_opens_with_the_best_one():
-    (group,) = groups(of_one_batch_each())
-
-    assert [tile.figure for tile in group.sections[0].tiles[:3]] == ["fp16 nchw compile", "8", "4000"]
-
-
 def test_runs_of_one_recipe_have_no_best_recipe():
     runs = [example(), replace(example(), started="2026-11-21T12:00:00+00:00")]
 

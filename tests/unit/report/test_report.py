@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from typing import get_args
 
 import pandas
 import pytest
@@ -11,7 +10,7 @@ from support.shown import KINDS, csv_of, frame, markdown_of, report_of
 
 from tputfind.analysis import notices
 from tputfind.analysis.answers import answers, best_under, fastest, knee, largest_of
-from tputfind.record.record import Edge, Failure, LimitedBy, Trial
+from tputfind.record.record import Edge, Failure, Trial
 from tputfind.report import columns, text
 from tputfind.report.charts import charts
 from tputfind.report.views import page
@@ -77,13 +76,6 @@ def test_failed_row_is_never_an_answer():
     record = replace(example(), rows=(row(1, 4.0), row(4, 5.0), failed))
 
     assert [(name, one.batch_size) for name, one in answers(record)] == [("fastest", 4), ("knee", 4), ("safe", 4)]
-
-
-@pytest.mark.parametrize("limit", get_args(LimitedBy))
-def test_summary_names_the_limit_of_the_search(limit):
-    record = replace(example(), edge=Edge(largest_batch=5, limited_by=limit, fails_at=6))
-
-    assert dict(text.summary(record))["Largest batch"].startswith("5, ")
 
 
 CUBLAS = "cuBLAS: execution failed"

@@ -104,14 +104,11 @@ def test_row_that_failed_after_the_race_is_not_the_answer():
     assert f"torch.randn({smallest.batch_size}, " not in text(lowest)
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_markdown_of_races_is_recognised_as_a_report(tmp_path, failed):
-    found = race()
-    if failed:
-        first, *others = found.contenders
-        lost = (replace(one, outcome="failed", judgement=None, of_winner=None, turns=None) for one in others)
-        found = replace(found, contenders=(replace(first, of_winner=None), *lost), record=None)
-    (path := tmp_path / "race.md").write_bytes(forms(document_of(found))["md"]())
+def test_markdown_of_a_race_that_failed_is_recognised_as_a_report(tmp_path):
+    first, *others = race().contenders
+    lost = (replace(one, outcome="failed", judgement=None, of_winner=None, turns=None) for one in others)
+    failed = replace(race(), contenders=(replace(first, of_winner=None), *lost), record=None)
+    (path := tmp_path / "race.md").write_bytes(forms(document_of(failed))["md"]())
 
     assert is_report(path, "md")
 

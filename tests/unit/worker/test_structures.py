@@ -209,21 +209,15 @@ class Labelled(torch.Tensor):
         MappingProxyType({"x": torch.ones(2)}),
         torch.ones(2).as_subclass(Labelled),
         torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        Graph([torch.ones(2)]),
     ],
-    ids=["deque", "frozen mapping", "subclass", "jagged"],
+    ids=["deque", "frozen mapping", "subclass", "jagged", "callable"],
 )
 def test_tensors_in_any_container_and_of_any_class_get_the_dtype(held):
     placed = TO_HALF.place(held)
 
     assert [tensor.dtype for tensor in tensors_of(placed)] == [torch.float16]
     assert [tensor.dtype for tensor in tensors_of(copy_containers(held))] == [torch.float32]
-
-
-def test_tensors_of_an_object_that_can_be_called_get_the_dtype():
-    held = Graph([torch.ones(2)])
-
-    assert [tensor.dtype for tensor in tensors_of(held)] == [torch.float32]
-    assert [tensor.dtype for tensor in tensors_of(TO_HALF.place(held))] == [torch.float16]
 
 
 def test_tuple_without_tensors_keeps_its_class():
