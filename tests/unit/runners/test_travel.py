@@ -11,7 +11,7 @@ from tputfind.runners.cluster import stage_files
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """Create a current folder with a Python model, its imports, and unrelated files."""
+    """Create a current folder with models of several forms, their imports and weights, and unrelated files."""
     folder = tmp_path / "here"
     (folder / "models" / "parts").mkdir(parents=True)
     (folder / "models" / "net.py").write_text("import torch\nimport layers\nfrom parts.head import Head\n")
@@ -19,7 +19,10 @@ def here(tmp_path, monkeypatch):
     (folder / "models" / "parts" / "__init__.py").write_text("")
     (folder / "models" / "parts" / "head.py").write_text("raise SystemExit\n")
     (folder / "models" / "secret.py").write_text("")
-    (folder / "weights.pth").write_bytes(b"w")
+    (folder / "bert").mkdir()
+    for name in ("weights.pth", "saved.pt2", "bert/config.json"):
+        (folder / name).write_bytes(b"w")
+    (folder / "broken.py").write_text("def make(:\n")
     monkeypatch.chdir(folder)
     return folder
 
@@ -31,11 +34,25 @@ def sent(tmp_path, spec):
     return there, sorted(str(path.relative_to(away)) for path in away.rglob("*") if path.is_file())
 
 
-def test_factory_travels_only_with_its_imports(here, tmp_path):
-    there, files = sent(tmp_path, Spec(model="models/net.py:make"))
-
-    assert there.model == "models/net.py:make"
-    assert files == ["models/layers.py", "models/net.py", "models/parts/__init__.py", "models/parts/head.py"]
+@pytest.mark.parametrize(
+    ("spec", "files"),
+    [
+        (
+            Spec(model="models/net.py:make"),
+            ["models/layers.py", "models/net.py", "models/parts/__init__.py", "models/parts/head.py"],
+        ),
+        (Spec(model="models.parts.head:make"), ["models/parts/__init__.py", "models/parts/head.py"]),
+        (Spec(model="torchvision.models:resnet18"), []),
+        (Spec(model="broken.py:make"), ["broken.py"]),
+        (Spec(model="saved.pt2"), ["saved.pt2"]),
+        (Spec(model="resnet18", weights="weights.pth"), ["weights.pth"]),
+        (Spec(model="resnet18", weights="DEFAULT"), []),
+        (Spec(model="hf:bert"), ["bert/config.json"]),
+    ],
+    ids=["factory", "package", "installed", "unparsable", "saved", "weights", "no file", "hugging face"],
+)
+def test_only_the_files_of_a_model_and_its_imports_travel(here, tmp_path, spec, files):
+    assert sent(tmp_path, spec) == (spec, files)
 
 
 def test_nested_relative_and_namespace_imports_are_found(here, tmp_path):
@@ -60,37 +77,6 @@ def test_file_from_elsewhere_stays_together_with_its_imports(here, tmp_path, mon
         assert f"{home}/net.py" in files
         assert f"{home}/layers.py" in files
         assert ".." not in home
-
-
-def test_local_package_travels_and_installed_package_does_not(here, tmp_path):
-    assert sent(tmp_path, Spec(model="models.parts.head:make"))[1] == [
-        "models/parts/__init__.py",
-        "models/parts/head.py",
-    ]
-    (tmp_path / "away").rename(tmp_path / "before")
-    assert sent(tmp_path, Spec(model="torchvision.models:resnet18"))[1] == []
-
-
-def test_weights_saved_models_and_folders_of_hugging_face_travel(here, tmp_path):
-    (here / "saved.pt2").write_bytes(b"m")
-    (here / "bert").mkdir()
-    (here / "bert" / "config.json").write_text("{}")
-    for number, (spec, expected) in enumerate(
-        [
-            (Spec(model="saved.pt2"), ["saved.pt2"]),
-            (Spec(model="resnet18", weights="weights.pth"), ["weights.pth"]),
-            (Spec(model="hf:bert"), ["bert/config.json"]),
-            (Spec(model="resnet18", weights="DEFAULT"), []),
-        ]
-    ):
-        (tmp_path / str(number)).mkdir()
-        assert sent(tmp_path / str(number), spec) == (spec, expected)
-
-
-def test_unparsable_file_travels_alone(here, tmp_path):
-    (here / "broken.py").write_text("def make(:\n")
-
-    assert sent(tmp_path, Spec(model="broken.py:make"))[1] == ["broken.py"]
 
 
 def test_file_that_cannot_be_copied_is_refused(here):
