@@ -85,12 +85,6 @@ def test_underscores_and_hyphens_are_equal_in_nearest_names():
     assert nearest("--Batch_Size", ("--batch-sizes", "--batches")) == ["--batch-sizes"]
 
 
-def test_seconds_may_have_a_unit():
-    read = [read_spec("m", {"max_seconds": text}).max_seconds for text in ("6", "6s", "0.1min", "6 s", "6000ms")]
-
-    assert read == [6.0] * 5
-
-
 @pytest.mark.parametrize("name", ["slo", "memory_limit", "percentile", "max_batch", "max_seconds", "dtype", "device"])
 def test_a_wrong_value_with_very_many_blanks_is_refused_at_once(name):
     begin_s = process_time()
