@@ -169,13 +169,6 @@ def test_no_terminal_is_so_narrow_that_a_figure_is_cut(width):
     assert "fastest" in shown
 
 
-def test_bar_is_throughput_relative_to_highest_in_blocks_or_ascii():
-    plain = [line for line in report_of([example()], encoding="ascii").splitlines() if "#" in line]
-
-    assert "██████ " in report_of([example()])
-    assert [line.count("#") for line in plain] == [3, 10, 6]  # 250, 800 and 500 samples/s in ten characters
-
-
 def one_that_is_hardly_known():
     """Return a record of one row, whose two processes differ so much that its interval reaches below 0."""
     timings = tuple(timing for ms in (4.0, 12.0) for timing in row(4, ms).timings)

@@ -115,12 +115,6 @@ def test_legend_explains_only_marks_and_numbers_in_use():
     assert numbers <= {line.split()[0] for line in lines if re.match(r" \d ", line)}
 
 
-def test_no_column_is_left_out_that_a_reader_needs():
-    for width in (60, 80, 120):
-        (head,) = [line for line in lines_of([example()], width) if line.startswith("batch")]
-        assert {"samples/s", "± %", "p50 ms", "memory", "notices"} <= set(re.split(r"  +", head))
-
-
 def test_slo_is_named_in_batch_to_deploy_and_if_unmet():
     unmet = replace(example(), spec=replace(example().spec, slo_ms=1.0))
 

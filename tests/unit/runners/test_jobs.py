@@ -245,18 +245,14 @@ def test_a_record_of_another_question_is_refused():
     assert all("does not match the request: dtype" in str(each.ended_by) for each in came)
 
 
-def test_dead_process_is_reported_with_its_node():
+def test_dead_process_is_reported_with_its_node_or_as_a_row():
     (came,) = follow(some_jobs(ONE, 1), SimulatedCluster(ONE, lambda *_: 10.0, answer=lambda *_: None))
 
     assert isinstance(came.ended_by, ModelFailed)
     assert f"its process died on {ONE[0].address}" in str(came.ended_by)
     assert came.record.rows == (), "the only job: its error says it all"
-
-
-def test_processes_ended_by_ray_are_died_rows():
-    came = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 10.0, answer=lambda *_: None))
-
-    assert [row.failure.kind for each in came for row in each.record.rows] == ["died", "died"]
+    both = follow(some_jobs(TWO, 2), SimulatedCluster(TWO, lambda *_: 10.0, answer=lambda *_: None))
+    assert [row.failure.kind for each in both for row in each.record.rows] == ["died", "died"]
 
 
 def test_an_interruption_keeps_the_records_that_had_arrived():
