@@ -18,17 +18,12 @@ def folded(text: str) -> str:
 
 
 SAID = " ".join(LINKED.sub("", folded(page.read_text())) for page in PAGES if page != ROOT / "docs" / "evidence.md")
-each_claim = pytest.mark.parametrize("claim", CLAIMS, ids=[claim.claim[:60] for claim in CLAIMS])
 
 
-@each_claim
-def test_claim_rests_on_files_that_exist(claim):
+@pytest.mark.parametrize("claim", CLAIMS, ids=[claim.claim[:60] for claim in CLAIMS])
+def test_claim_rests_on_files_and_has_a_place_for_each_figure(claim):
     assert claim.files
     assert [file for file in claim.files if not (RESULTS / file).is_file()] == []
-
-
-@each_claim
-def test_claim_has_a_place_for_each_figure(claim):
     figures = claim.compute()
 
     assert all(figures)
