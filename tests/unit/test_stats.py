@@ -73,10 +73,13 @@ def test_a_percentile_does_not_depend_on_order_and_lies_within_the_samples(sampl
     assert min(samples) <= found <= max(samples)
 
 
-def test_statistics_of_too_few_samples_are_none():
+def test_statistics_and_intervals_of_too_few_samples_are_none():
     assert mean([]) is None
     assert standard_deviation([1.0]) is None
     assert percentile([], 50) is None
+    assert mean_interval([]) is None
+    assert mean_interval([[1.0, 2.0, 3.0]]) is None
+    assert median_interval([[1.0], []]) is None
 
 
 def test_the_99th_percentile_needs_100_samples():
@@ -128,12 +131,6 @@ def test_ratio_interval_includes_the_common_uncertainty_of_both_means(ratio, sha
 
     assert math.log(found.high / ratio) == pytest.approx(2**0.5 * share)
     assert math.log(ratio / found.low) == pytest.approx(2**0.5 * share)
-
-
-def test_too_few_samples_have_no_interval():
-    assert mean_interval([]) is None
-    assert mean_interval([[1.0, 2.0, 3.0]]) is None
-    assert median_interval([[1.0], []]) is None
 
 
 def correlated(rng, count, correlation, offset):

@@ -58,6 +58,12 @@ def reports() -> dict[str, tuple[Kind, bytes]]:
     return made | {"old-clocks.json": ("clocks", old_clocks)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def made_reports():
+    """Make the reports before Hypothesis measures how long it takes to draw their names."""
+    reports()
+
+
 OTHERS = {
     "model.py": b"from torch import nn\n",
     "notes.md": b"# batch | samples/s\n\n| batch | samples/s | \xc2\xb1 % |\n",

@@ -411,12 +411,10 @@ def test_error_about_a_huge_record_is_one_readable_line():
     assert len(said) < 11_000
 
 
-def test_oversized_record_is_not_read_to_its_end():
+def test_endless_file_and_pipe_without_writer_are_no_records(tmp_path):
     with pytest.raises(BadRecord, match="larger than 64 MiB"):
         tputfind.load_record("/dev/zero")
 
-
-def test_pipe_without_writer_is_no_record_and_does_not_hang(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadRecord):
         tputfind.load_record(tmp_path / "pipe")
