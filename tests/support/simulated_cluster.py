@@ -21,13 +21,13 @@ def node(number: int, kind: str = "", **resources: float) -> Node:
     return Node(f"{number:04x}", f"10.0.{number // 250}.{number % 250 + 1}", kind, resources or {"GPU": 1, "CPU": 8})
 
 
-def record_of(request: Request, at: Node, *, samples: int = 100, **fields: object) -> Record:
+def record_of(request: Request, at: Node, *, torch: str = "2.9.0") -> Record:
     """Return a node's record for a request: one row, with as many samples as a real one."""
     spec = request.spec
     environment = Environment(
         device=spec.device,
         device_name=f"device of {at.kind or 'one kind'}",
-        torch=str(fields.pop("torch", "2.9.0")),
+        torch=torch,
         python="3.11.7",
         host=at.address,
         cpu_name="CPU",
@@ -35,9 +35,9 @@ def record_of(request: Request, at: Node, *, samples: int = 100, **fields: objec
         torch_threads=8,
         can=CUDA_CAN,
     )
-    timing = Timing(device_ms=(10.0,) * samples, latency_ms=(11.0,) * samples, enqueue_ms=(1.0,) * samples)
+    timing = Timing(device_ms=(10.0,) * 100, latency_ms=(11.0,) * 100, enqueue_ms=(1.0,) * 100)
     return Record(
-        tputfind=str(fields.pop("tputfind", "1.0")),
+        tputfind="1.0",
         command=request.command,
         started="2026-11-25T00:00:00+00:00",
         finished="2026-11-25T00:10:00+00:00",

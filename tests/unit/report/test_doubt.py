@@ -14,7 +14,7 @@ PACES_MS = {2: 1.0, 8: 3.8}
 """Step times of batch 2, and of batch 8, which is the fastest."""
 
 
-def measured(factors: tuple[float, ...], processes: int = 3) -> Record:
+def measured(factors: tuple[float, ...], **asked: object) -> Record:
     """Return a record of two rows, timed in one process per factor, slowed by that factor."""
     rows = [
         Row(
@@ -26,7 +26,7 @@ def measured(factors: tuple[float, ...], processes: int = 3) -> Record:
         )
         for size, pace_ms in PACES_MS.items()
     ]
-    spec = replace(example().spec, slo_ms=None, processes=processes)
+    spec = replace(example().spec, **{"slo_ms": None, "processes": 3, **asked})
     return replace(example(), spec=spec, rows=tuple(rows), notices=())
 
 
@@ -46,10 +46,7 @@ def test_step_time_that_limits_the_search_has_no_exponent(ms, words):
 
 
 def test_slo_in_the_batch_to_deploy_has_no_exponent():
-    record = measured(QUIET)
-    record = replace(record, spec=replace(record.spec, slo_ms=1e6))
-
-    assert " within --slo 1000000 ms" in dict(text.summary(record))["Deploy"]
+    assert " within --slo 1000000 ms" in deploy(measured(QUIET, slo_ms=1e6))
 
 
 def test_batch_with_precise_rate_is_named_without_doubt():
@@ -82,7 +79,7 @@ def test_lone_timed_batch_is_not_called_the_fastest():
     both = measured(QUIET)
     lone = replace(both, rows=both.rows[1:])
 
-    assert "the fastest" in deploy(replace(both, spec=replace(both.spec, slo_ms=100.0)))
+    assert "the fastest" in deploy(measured(QUIET, slo_ms=100.0))
     assert "the fastest" not in deploy(lone)
     assert "samples/s, the only one timed, " in deploy(lone)
     assert dict(text.summary(lone))["Fastest batch"].endswith(" samples/s, the only one timed")
@@ -118,8 +115,7 @@ def test_a_larger_batch_that_may_be_faster_makes_the_fastest_provisional():
 
 
 def test_no_batch_meets_slo_if_half_of_answers_are_late():
-    record = measured(QUIET[:2], processes=2)
-    late, unknown = (replace(record, spec=replace(record.spec, slo_ms=slo_ms)) for slo_ms in (0.5, 3.0))
+    late, unknown = (measured(QUIET[:2], processes=2, slo_ms=slo_ms) for slo_ms in (0.5, 3.0))
 
     assert deploy(late) == "no batch has p99 within --slo 0.5 ms"
     assert "few_latency_samples" not in [notice.kind for notice in notices.of(late)]
@@ -160,20 +156,19 @@ def test_largest_batch_limited_by_time_is_approximate_and_names_step_time():
 
 
 def test_batch_that_misses_the_slo_casts_no_doubt_on_the_one_that_meets_it():
-    quiet, wild = measured(QUIET), measured(WILD)
-    spec = replace(quiet.spec, slo_ms=2.0, percentile=50)
-    both = replace(quiet, spec=spec, rows=(quiet.rows[0], wild.rows[1]))
+    quiet, wild = (measured(factors, slo_ms=2.0, percentile=50) for factors in (QUIET, WILD))
+    both = replace(quiet, rows=(quiet.rows[0], wild.rows[1]))
 
     assert deploy(both).startswith("batch 2: ")
 
 
 def test_unknown_percentile_of_a_faster_batch_asks_for_more_seconds():
-    record = measured(QUIET)
+    record = measured(QUIET, slo_ms=100.0)
     rows = tuple(
         replace(row, timings=tuple(replace(one, latency_ms=one.latency_ms[:1] * count) for one in row.timings))
         for row, count in zip(record.rows, (100, 20), strict=True)
     )
-    found = deploy(replace(record, spec=replace(record.spec, slo_ms=100.0), rows=rows))
+    found = deploy(replace(record, rows=rows))
 
     assert "a faster batch may meet the SLO, but its p99 is unknown" in found
     assert "--max-seconds" in found
