@@ -135,14 +135,18 @@ def test_search_that_ended_before_a_batch_fit_names_no_least_one(edge, expected)
     ("program", "heavy"),
     [
         (
-            "import tputfind.commands\ntry: tputfind.commands.main(['--help'])\n"
-            "except SystemExit as end: assert end.code == 0",
+            (
+                "import tputfind.commands\ntry: tputfind.commands.main(['--help'])\n"
+                "except SystemExit as end: assert end.code == 0"
+            ),
             {"torch", "torchvision", "pandas", "numpy", "rich"},
         ),
         ("import tputfind.session.run, tputfind.report.views.records, tputfind.report.progress", {"torch", "pandas"}),
         (
-            "import tputfind.commands.run, tputfind.commands.report, tputfind.report.views.page\n"
-            "import tputfind.report.renderers.html, tputfind.report.charts.draw",
+            (
+                "import tputfind.commands.run, tputfind.commands.report, tputfind.report.views.page\n"
+                "import tputfind.report.renderers.html, tputfind.report.charts.draw"
+            ),
             {"torch", "matplotlib", "jinja2"},
         ),
         (
