@@ -72,6 +72,86 @@ CONFIGS = {
     },
 }
 
+SERIES = {"prediction_length": 4, "context_length": 6, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1} | {
+    "num_time_features": 2,
+    "num_dynamic_real_features": 1,
+    "num_static_real_features": 2,
+    "num_static_categorical_features": 1,
+    "cardinality": [5],
+    "embedding_dimension": [2],
+    "lags_sequence": [1, 2, 3],
+}
+SPOKEN = (
+    LAYER
+    | {"vocab_size": 9, "conv_dim": [8, 8], "conv_stride": [5, 4], "conv_kernel": [10, 8]}
+    | {
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "num_mel_bins": 8,
+        "speech_decoder_prenet_units": 16,
+        "max_text_positions": 64,
+    }
+)
+GEMMA = LLAMA | {"head_dim": 16, "max_position_embeddings": 64}
+FURTHER = {
+    "TimeSeriesTransformerForPrediction": ("time_series_transformer", SERIES),
+    "SpeechT5ForTextToSpeech": ("speecht5", SPOKEN),
+    "Gemma3ForConditionalGeneration": (
+        "gemma3",
+        {
+            "text_config": GEMMA | {"model_type": "gemma3_text", "layer_types": ["full_attention"]},
+            "vision_config": VISION | {"model_type": "siglip_vision_model", "patch_size": 8},
+            "mm_tokens_per_image": 4,
+            "image_token_index": 98,
+        },
+    ),
+    "PaliGemmaForConditionalGeneration": (
+        "paligemma",
+        {
+            "text_config": GEMMA | {"model_type": "gemma"},
+            "vision_config": VISION | {"model_type": "siglip_vision_model", "projection_dim": 32},
+            "projection_dim": 32,
+            "image_token_index": 98,
+        },
+    ),
+    "GraniteSpeechForConditionalGeneration": (
+        "granite_speech",
+        {
+            "text_config": LLAMA | {"model_type": "granite", "max_position_embeddings": 1024},
+            "encoder_config": {"num_layers": 1, "hidden_dim": 32, "input_dim": 160, "output_dim": 8, "num_heads": 2},
+            "projector_config": LAYER | {"model_type": "blip_2_qformer", "encoder_hidden_size": 32},
+            "audio_token_index": 98,
+        },
+    ),
+    "ColQwen2ForRetrieval": (
+        "colqwen2",
+        {
+            "embedding_dim": 8,
+            "vlm_config": {
+                "model_type": "qwen2_vl",
+                "text_config": TEXT_OF_QWEN,
+                "vision_config": VISION_OF_QWEN,
+                "image_token_id": 98,
+            },
+        },
+    ),
+    "VideoLlama3ForConditionalGeneration": (
+        "video_llama_3",
+        {
+            "text_config": LLAMA | {"model_type": "qwen2", "max_position_embeddings": 1024},
+            "vision_config": LAYER | {"patch_size": 14},
+            "image_token_id": 98,
+            "video_token_id": 97,
+        },
+    ),
+    "LlamaForSequenceClassification": ("llama", TEXT | {"num_key_value_heads": 2}),
+}
+"""By class: its type and a small configuration."""
+
 
 @pytest.fixture
 def saved(tmp_path):
@@ -133,6 +213,53 @@ def parts(model):
 )
 def test_input_sizes_fit_the_divisors_of_the_model_and_each_other(model, shapes):
     assert {name: part.sample_shape for name, part in parts(model).items() if name in shapes} == shapes
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "shapes"),
+    [
+        (
+            "TimeSeriesTransformerForPrediction",
+            "infer",
+            {"past_time_features": (9, 3), "future_values": (4,), "future_time_features": (4, 3)}
+            | {"static_categorical_features": (1,), "static_real_features": (2,)},
+        ),
+        ("TimeSeriesTransformerForPrediction", "train", {"future_values": (4,)}),
+        ("SpeechT5ForTextToSpeech", "infer", {"input_ids": (64,), "decoder_input_values": (512, 8)}),
+        ("SpeechT5ForTextToSpeech", "train", {"labels": (1024, 8)}),
+        ("Gemma3ForConditionalGeneration", "infer", {"input_ids": (64,), "token_type_ids": (64,)}),
+        ("PaliGemmaForConditionalGeneration", "infer", {"input_ids": (64,), "token_type_ids": (64,)}),
+        ("GraniteSpeechForConditionalGeneration", "infer", {"input_ids": (674,), "input_features_mask": (162,)}),
+        ("ColQwen2ForRetrieval", "infer", {"pixel_values": (256, 1176), "input_ids": (112,)}),
+        ("VideoLlama3ForConditionalGeneration", "infer", {"input_ids": (768,), "image_merge_sizes": ()}),
+        ("LlamaForSequenceClassification", "infer", {"input_ids": (48,)}),
+    ],
+)
+def test_further_arguments_have_shapes_that_fit_the_model(tmp_path, kind, phase, shapes):
+    model_type, config = FURTHER[kind]
+    name = save_config(tmp_path / "tiny", model_type, **config, architectures=[kind])
+    workload = Workload(read_spec(name, {"phase": phase}), torch.device("cpu"))
+
+    with torch.inference_mode(mode=phase == "infer"):
+        batch = workload.batch(2)
+        batch()
+
+    found = {name: tuple(part.shape[1:]) for name, part in batch._inputs[1].items() if name in shapes}
+    assert found == shapes
+    assert workload.trains_by_stand_in is False
+
+
+def test_image_of_a_detector_is_larger_than_those_of_its_backbone(tmp_path):
+    name = save_config(tmp_path / "tiny", "grounding-dino", architectures=["GroundingDinoForObjectDetection"])
+
+    assert parts(name)["pixel_values"].sample_shape == (3, 640, 640)
+
+
+def test_input_without_a_rule_is_left_out_and_named(tmp_path):
+    source = find_model(read_spec(save_config(tmp_path / "tiny", "phi4_multimodal"), {}))
+
+    left = [notice.seen for notice in source.caveats if notice.kind == "left_out"]
+    assert any("no rule draws image_pixel_values" in seen for seen in left)
 
 
 def test_cache_is_disabled_for_models_without_layer_count():

@@ -13,7 +13,6 @@ import torch
 from torch import nn
 
 from tputfind.errors import BadRequest
-from tputfind.processes.failures import said
 from tputfind.record.spec import Spec
 from tputfind.worker.inputs import Drawn, Each, Inputs
 from tputfind.worker.models.hf_labels import CHOICES, draw_labels
@@ -42,14 +41,23 @@ MODALITIES: Final = (
         "pixel_values",
         "get_image_features",
         ("image_token_id", "image_token_index", "video_token_id", "video_token_index"),
-        ("image_grid_thw", "mm_token_type_ids", "image_sizes", "spatial_shapes", "image_position_ids"),
+        (
+            "image_grid_thw",
+            "mm_token_type_ids",
+            "token_type_ids",
+            "image_sizes",
+            "spatial_shapes",
+            "image_position_ids",
+        ),
     ),
+    Modality("pixel_values", "get_video_features", ("video_token_id", "video_token_index")),
     Modality(
         "input_features",
         "get_audio_features",
         ("audio_token_id", "audio_token_index"),
         ("input_features_mask", "feature_attention_mask"),
     ),
+    Modality("input_values", "get_audio_features", ("audio_token_id", "audio_token_index")),
 )
 
 Places = dict[str, tuple[int, int]]
@@ -61,7 +69,11 @@ class Heard:
     """The modalities other than text that a language model gets, and the errors of those that are left out."""
 
     places: Places
-    refused: dict[str, str]
+    refused: dict[str, Exception]
+
+
+class NoRule(LookupError):
+    """Raised if no rule draws an argument."""
 
 
 def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
@@ -71,6 +83,9 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
     """
     takes = set(inspect.signature(kind.forward).parameters)
     heard = Heard({}, {})
+    for name in takes - set(RULES):
+        if name.endswith(("_pixel_values", "_input_features")):
+            heard.refused[name] = NoRule(f"no rule draws {name}")
     if "input_ids" not in takes or not takes & {modality.argument for modality in MODALITIES}:
         return heard
     with _skip_weight_init():
@@ -78,12 +93,18 @@ def find_places(spec: Spec, kind: Any, config: Any) -> Heard:
         module = kind._from_config(deepcopy(config), dtype=torch.float32).eval()  # noqa: SLF001
         model = Model(spec, module, config)
     for modality in MODALITIES:
-        if modality.argument not in takes or not _encode(model, modality) or model.look(*modality.tokens) is None:
+        is_done = modality.argument in heard.places.keys() | heard.refused.keys()
+        if (
+            is_done
+            or modality.argument not in takes
+            or not _encode(model, modality)
+            or model.look(*modality.tokens) is None
+        ):
             continue
         try:
             heard.places[modality.argument] = int(model.look(*modality.tokens)), _count_features(model, modality)
         except Exception as error:  # whatever the code of the model raises
-            heard.refused[modality.argument] = said(error)
+            heard.refused[modality.argument] = error
     return heard
 
 
@@ -112,7 +133,7 @@ def draw_inputs(spec: Spec, module: nn.Module, config: Any, heard: Heard) -> Inp
     rules = ((name, RULES[name](model)) for name in names)
     parts: dict[str, Part] = {name: part for name, part in rules if part is not None}
     if "input_ids" in parts:
-        parts |= _prompt(parts, heard.places)
+        parts |= _prompt(model, parts, heard.places)
         parts |= _tokens_of_head(model, parts)
     if spec.phase == "train":
         parts |= draw_labels(model, parts)
@@ -141,8 +162,9 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
     takes, chosen = set(model.takes), set(model.required)
     if hasattr(model.module, "get_text_features"):  # it compares a text with another input
         chosen |= takes & {"input_ids", "pixel_values", "input_features", "input_values"}
-    if {"input_ids", "pixel_values"} <= takes:  # it takes a text about an image
-        chosen |= {"input_ids", "pixel_values"}
+    for image in ("pixel_values", "flattened_patches"):
+        if {"input_ids", image} <= takes:  # it takes a text about an image
+            chosen |= {"input_ids", image}
     if {"pixel_values_videos", "input_values"} <= takes:  # it takes a video and its sound
         chosen |= {"pixel_values_videos", "input_values"}
     chosen -= set(heard.refused) - set(model.required)
@@ -161,13 +183,14 @@ def _arguments(model: Model, heard: Heard) -> list[str]:
         if name in chosen:
             chosen |= takes & set(beside)
     if model.config.is_encoder_decoder:
-        chosen |= takes & {"decoder_input_ids"}
+        chosen |= takes & {"decoder_input_ids", "decoder_input_values"}
     return [name for name in model.takes if name in chosen]
 
 
 def _modality_arguments(model: Model, modality: Modality) -> set[str]:
     encode = _encode(model, modality)
-    assert encode is not None
+    if encode is None:
+        return set()
     parameters = inspect.signature(encode).parameters.values()
     required = {
         each.name for each in parameters if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
@@ -178,9 +201,11 @@ def _modality_arguments(model: Model, modality: Modality) -> set[str]:
 def _encode(model: Model, modality: Modality) -> Callable[..., object] | None:
     """Return the method of the model, or of its base model, that computes a modality's features; None without one."""
     modules = [model.module, *(getattr(model.module, name, None) for name in ("model", "vlm"))]
-    for module in modules:
-        if hasattr(module, modality.encode):
-            return getattr(module, modality.encode)  # type: ignore[no-any-return]
+    found = [getattr(module, modality.encode) for module in modules if hasattr(module, modality.encode)]
+    parameters = [inspect.signature(encode).parameters for encode in found]
+    counts = [len(names) if modality.argument in names else 0 for names in parameters]
+    if any(counts):  # others pass their arguments on
+        return found[counts.index(max(counts))]  # type: ignore[no-any-return]
     towers = (module for module in modules if modality.argument == "input_features" and hasattr(module, "audio_tower"))
     return next((partial(_project_audio, module) for module in towers), None)
 
@@ -191,7 +216,7 @@ def _project_audio(module: Any, input_features: torch.Tensor) -> torch.Tensor:
     return projected
 
 
-def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
+def _prompt(model: Model, parts: dict[str, Part], places: Places) -> dict[str, Part]:
     """Return the arguments that depend on the number of features of a sample's images and audio."""
     text = parts["input_ids"]
     if not places or not isinstance(text, Drawn):
@@ -202,6 +227,17 @@ def _prompt(parts: dict[str, Part], places: Places) -> dict[str, Part]:
         "attention_mask": Drawn((length,), dtype=torch.int64, ones=True),
         "mm_token_type_ids": Same(torch.tensor([*kinds, *[0] * text.sample_shape[0]])),
     }
+    # PaliGemma attends to the image and the text in both directions, Gemma 3 to the image alone.
+    is_prefix = any(getattr(config, "model_type", "").startswith("paligemma") for config in model.configs)
+    follow["token_type_ids"] = (
+        Drawn((length,), dtype=torch.int64, below=1) if is_prefix else follow["mm_token_type_ids"]
+    )
+    for modality in MODALITIES:
+        encode = _encode(model, modality) if modality.argument in {"input_features"} & set(places) else None
+        if (
+            encode is not None and "input_features_mask" not in inspect.signature(encode).parameters
+        ):  # it is of features
+            follow["input_features_mask"] = Drawn((places[modality.argument][1],), dtype=torch.bool, ones=True)
     given = {name: follow[name] for name in follow if name in parts}
     return {"input_ids": Prompt(text, tuple(places.values()))} | given
 
@@ -239,7 +275,10 @@ def _count_features(model: Model, modality: Modality) -> int:
     encode: Callable[..., Any] | None = _encode(model, modality)
     assert encode is not None
     takes = inspect.signature(encode).parameters
-    parts = {name: RULES[name](model) for name in _modality_arguments(model, modality) if name in takes}
+    names = _modality_arguments(model, modality) & set(takes)
+    if unknown := names - set(RULES):
+        raise NoRule(f"no rule draws {', '.join(sorted(unknown))}")
+    parts = {name: RULES[name](model) for name in names}
     with torch.inference_mode():
         features = encode(**{name: _make_argument(part, 1) for name, part in parts.items() if part is not None})
     projected = getattr(features, "pooler_output", features)
@@ -249,6 +288,8 @@ def _count_features(model: Model, modality: Modality) -> int:
     if not found or (width is not None and widths != {width}):
         raise ValueError(f"its features are {', '.join(map(str, sorted(widths)))} wide, its tokens {width}")
     count = sum(each.numel() // each.shape[-1] for each in found)
+    if modality.encode == "get_audio_features":  # Gemma 3n pads the features of any audio to this number
+        count = max(count, int(model.look("audio_soft_tokens_per_image", default=0)))
     most = most_tokens(model.module, model.text)
     if most is not None and model.reserved + count >= most:
         raise ValueError(f"its {count} features leave none of {most} positions to a token")

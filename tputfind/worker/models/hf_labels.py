@@ -152,9 +152,20 @@ def _segments(model: Model, parts: _Parts) -> _Labels:
 
 def _future(model: Model, parts: _Parts) -> _Labels:
     past, length = parts.get("past_values"), model.config.prediction_length
-    if not isinstance(past, Drawn) or length is None or "future_time_features" in model.takes:
+    if not isinstance(past, Drawn) or length is None:
         return {}
     return {"future_values": Drawn((int(length), *past.sample_shape[1:]))}
+
+
+def _spectrogram(model: Model, parts: _Parts) -> _Labels:
+    frames = parts.get("decoder_input_values")
+    if not isinstance(frames, Drawn):
+        return {}
+    return {
+        "labels": replace(
+            frames, sample_shape=(frames.sample_shape[0] * model.config.reduction_factor, *frames.sample_shape[1:])
+        )
+    }
 
 
 def _transcript(model: Model, _parts: _Parts) -> _Labels:
@@ -198,6 +209,8 @@ _RULES: Final[dict[str, Callable[[Model, _Parts], _Labels]]] = {
     "ForRNNT": _transcript,
     "ForTDT": _transcript,
     "ForPrediction": _future,
+    "ForTextToSpeech": _spectrogram,
+    "ForSpeechToSpeech": _spectrogram,
     "ForXVector": lambda model, _parts: {"labels": _class(model.config.num_labels)},
     "ForAudioFrameClassification": _class_of_each_frame,
     **dict.fromkeys(_OF_TOKENS, _tokens),

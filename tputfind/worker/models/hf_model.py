@@ -108,7 +108,8 @@ def most_tokens(module: nn.Module, config: Any) -> int | None:
         padding, weight = getattr(inner, "padding_idx", None), getattr(inner, "weight", None)
         if name.endswith("position_embeddings") and isinstance(padding, int) and isinstance(weight, torch.Tensor):
             return len(weight) - padding - 1
-    return first_number(config, "max_encoder_position_embeddings", "max_source_positions", "max_position_embeddings")
+    names = ("max_encoder_position_embeddings", "max_source_positions", "max_text_positions", "max_position_embeddings")
+    return first_number(config, *names)
 
 
 def first_number(config: Any, *names: str) -> int | None:

@@ -1,6 +1,7 @@
 """Rules that draw an argument of a transformers model, by the argument's name in ``forward``."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil, isqrt, prod
 from typing import Final
 
@@ -55,6 +56,13 @@ def _tokens(model: Model) -> Drawn:
     vocabulary = getattr(model.text, "vocab_size", None) or model.look("vocab_size", default=2)
     if isinstance(vocabulary, (list, tuple)):
         vocabulary = min(vocabulary)
+    tables = {name.rpartition(".")[2]: len(table) for name, table in model.module.named_buffers() if table.dim()}
+    if "af2_to_esm" in tables:  # amino acids, which ESMFold translates to its own tokens
+        return _integers(tables["af2_to_esm"] - 1, _text_length(model))
+    if "audio_tokens_offsets" in tables:  # a text token and a code of each codebook
+        return _integers(
+            min(vocabulary, model.config.codebook_vocab_size), _text_length(model), tables["audio_tokens_offsets"]
+        )
     return _integers(vocabulary, _text_length(model))
 
 
@@ -62,7 +70,12 @@ def _text_length(model: Model) -> int:
     """Return the number of tokens per sample."""
     spec, most = model.spec, most_tokens(model.module, model.text)
     most = None if most is None else most - model.reserved
-    length = spec.sequence_length or min(most or _SEQUENCE_LENGTH, _SEQUENCE_LENGTH)
+    if most is not None and "returns_to_go" in model.takes:  # a step is a return, a state and an action
+        most //= 3
+    usual = most or _SEQUENCE_LENGTH if model.config.model_type == "imagegpt" else _SEQUENCE_LENGTH
+    if spec.phase == "train" and getattr(model.config, "axial_pos_embds", False):
+        usual = prod(model.config.axial_pos_shape)  # Reformer is trained on this number alone
+    length = spec.sequence_length or min(most or usual, usual)
     if most is not None and length > most:
         raise BadRequest(f"--sequence-length: {spec.model} takes up to {most}, not {length}")
     return length
@@ -97,7 +110,8 @@ def _image_size(model: Model) -> tuple[int, int]:
         return model.spec.input_size[-2], model.spec.input_size[-1]
     ratios = model.look("scaled_images_ratios")  # DepthPro: its smallest copy of an image is one patch
     patches = int(model.look("patch_size") / min(ratios)) if ratios else None
-    free = _DETECTION_SIZE if model.look("num_queries", "num_object_queries") else _IMAGE_SIZE
+    detects = model.look("num_queries", "num_object_queries") is not None
+    free = _DETECTION_SIZE if detects else _IMAGE_SIZE
     modules = model.module.modules()
     backbone = next((each.img_size for each in modules if isinstance(getattr(each, "img_size", None), tuple)), None)
     timm_own = (getattr(model.config, "pretrained_cfg", None) or {}).get("input_size") or [None]
@@ -105,6 +119,9 @@ def _image_size(model: Model) -> tuple[int, int]:
     if asked and fixed and fixed not in (asked, (asked, asked)):
         raise BadRequest(f"--image-size {asked}: {model.spec.model} takes images of {fixed} alone")
     own = patches or asked or model.look("image_size", "max_img_size", within=_VISION)
+    positions = any(name.endswith("position_embeddings") for name, _ in model.module.named_parameters())
+    if detects and not asked and not positions and not getattr(model.config, "image_size", None):
+        own = patches  # the backbone was trained on smaller images, and takes any
     own = own or backbone or timm_own[-1] or free
     if isinstance(own, (list, tuple)):
         return int(own[0]), int(own[-1])
@@ -121,7 +138,8 @@ def _channels(model: Model) -> int:
 
 def _pixels(model: Model) -> Part:
     if "grid_thw" in model.takes or "image_grid_thw" in model.takes:
-        return _patches(model)
+        patches = _patches(model)
+        return Drawn(patches.rows.sample_shape) if hasattr(model.config, "vlm_config") else patches  # as in ColQwen2
     if {"spatial_shapes", "image_position_ids", "pixel_position_ids"} & set(model.takes):
         return Drawn(_patches(model).rows.sample_shape)
     if "prompt_pixel_values" in model.takes:
@@ -259,6 +277,12 @@ def _frames(model: Model) -> Drawn:
     return _ones(_spectrogram(model)[1])
 
 
+def _image_or_audio(model: Model) -> Part:
+    if type(model.module).__name__.endswith("ForOpticalFlow"):  # patches of 3x3 pixels around each, of two frames
+        return Drawn((2, 27, *model.config.train_size))
+    return _raw_audio(model) if "input_values" in model.takes else Drawn((3, *_image_size(model)))
+
+
 def _raw_audio(model: Model) -> Drawn:
     bins = model.look("num_mel_bins")
     if bins and model.look("max_length"):
@@ -283,15 +307,47 @@ def _past(model: Model) -> Drawn:
     return Drawn((length, channels) if channels > 1 or model.look("num_input_channels") else (length,))
 
 
+def _times(model: Model, length: int) -> Drawn:
+    """Return the features of moments, such as the day of the week, and those that are known for each moment."""
+    counts = (model.look(name, default=0) for name in ("num_time_features", "num_dynamic_real_features"))
+    return Drawn((length, int(sum(counts))))
+
+
+def _future_length(model: Model) -> int:
+    return int(model.look("prediction_length", default=1))
+
+
+def _categories(model: Model) -> Drawn | None:
+    count = model.look("num_static_categorical_features")
+    return _integers(min(model.config.cardinality), int(count)) if count else None
+
+
+def _static(model: Model) -> Drawn | None:
+    count = model.look("num_static_real_features")
+    return Drawn((int(count),)) if count else None
+
+
+def _decoder_spectrogram(model: Model) -> Drawn:
+    tokens = _decoder_tokens(model)
+    assert isinstance(tokens, Drawn)
+    return Drawn((tokens.sample_shape[0], int(model.config.num_mel_bins)))
+
+
 BESIDE: Final = {
     "input_ids": (
         "attention_mask", "bbox", "lang_ids", "visual_feats", "visual_pos", "visual_embeds", "visual_attention_mask",
+        "protein_input_ids", "protein_attention_mask",
+    ),
+    "flattened_patches": ("image_embeds_position_mask",),
+    "decoder_input_values": ("speaker_embeddings",),
+    "past_time_features": (
+        "static_categorical_features", "static_real_features", "future_values", "future_time_features",
     ),
     "input_features": ("input_features_mask", "is_longer"),
     "states": ("actions", "rewards", "returns_to_go", "timesteps", "attention_mask"),
     "pixel_values": (
         "spatial_shapes", "image_attention_mask", "image_embeds_position_mask", "aspect_ratio_ids", "aspect_ratio_mask",
-        "cross_attention_mask",
+        "cross_attention_mask", "dataset_index",
     ),
     "spatial_shapes": ("pixel_attention_mask",),
     "query_embeds": ("encoder_hidden_states",),
@@ -309,14 +365,23 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "image_sizes": _sizes,
     "input_ids": _tokens,
     "attention_mask": _mask,
+    "token_type_ids": _mask,
     "decoder_input_ids": _decoder_tokens,
+    "decoder_input_values": _decoder_spectrogram,
+    "speaker_embeddings": lambda model: Drawn((int(model.config.speaker_embedding_dim),)),
+    "protein_input_ids": lambda model: _integers(
+        int(model.look("vocab_size", within=("protein_encoder_config",))), _text_length(model)
+    ),
+    "protein_attention_mask": _mask,
+    "padding_mask": lambda model: _ones(_raw_audio(model).sample_shape[-1]),
+    "dataset_index": lambda model: _integers(int(model.look("num_experts"))) if model.look("num_experts") else None,
     "pixel_values": _pixels,
     "pixel_values_videos": _clip,
     "grid_thw": lambda model: Same(torch.tensor([_grid(model)]), packed=True),
     "image_grid_thw": lambda model: Same(torch.tensor([_grid(model)]), packed=True),
     "hidden_states": _hidden_states,
     "input_features": _features,
-    "input_features_mask": _frames,
+    "input_features_mask": lambda model: replace(_frames(model), dtype=torch.bool),
     "feature_attention_mask": _frames,
     "is_longer": lambda _: Drawn((1,), dtype=torch.bool, below=1),
     "bbox": lambda model: _integers(1, _text_length(model), 4),
@@ -349,7 +414,7 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "entity_start_positions": lambda model: _integers(_text_length(model), ENTITIES),
     "entity_end_positions": lambda model: _integers(_text_length(model), ENTITIES),
     "flattened_patches": _flattened_patches,
-    "inputs": lambda model: _raw_audio(model) if "input_values" in model.takes else Drawn((3, *_image_size(model))),
+    "inputs": _image_or_audio,
     "latents": lambda model: Drawn((int(model.look("hidden_size")), _ENCODED)),
     "image_attention_mask": lambda model: _ones(_text_length(model), 1) if _has_images_by_token(model) else None,
     "image_embeds_position_mask": _image_places,
@@ -370,15 +435,18 @@ RULES: Final[dict[str, Callable[[Model], Part | None]]] = {
     "tasks_input_ids": _tokens,
     "tasks_attention_mask": _mask,
     "merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
+    "image_merge_sizes": lambda _: Same(torch.tensor([1]), packed=True),
     "image_position_ids": _patch_positions,
     "pixel_position_ids": _patch_positions,
     "input_values": _raw_audio,
     "past_values": _past,
     "past_values_padding": lambda model: _integers(1, *_past(model).sample_shape),
     "freq": lambda _: _integers(3, 1),
-    "past_time_features": lambda model: Drawn(
-        (_past(model).sample_shape[0], int(model.look("num_time_features", default=1)))
-    ),
+    "past_time_features": lambda model: _times(model, _past(model).sample_shape[0]),
+    "future_time_features": lambda model: _times(model, _future_length(model)),
+    "future_values": lambda model: Drawn((_future_length(model), *_past(model).sample_shape[1:])),
+    "static_categorical_features": _categories,
+    "static_real_features": _static,
     "past_observed_mask": lambda model: Drawn(_past(model).sample_shape, ones=True),
 }
 """Rules that draw an argument of ``forward``, by its name; a rule returns None if the model does not need it."""

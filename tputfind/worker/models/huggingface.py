@@ -15,8 +15,8 @@ from tputfind.record.record import Notice
 from tputfind.record.spec import Spec
 from tputfind.units import shorten_text
 from tputfind.worker.inputs import Inputs
-from tputfind.worker.models.hf_inputs import Heard, draw_inputs, find_places
-from tputfind.worker.models.hf_model import configs_of
+from tputfind.worker.models.hf_inputs import Heard, NoRule, draw_inputs, find_places
+from tputfind.worker.models.hf_model import configs_of, first_number
 from tputfind.worker.models.saved import file_of, load
 from tputfind.worker.models.source import LONGEST_PATH, Source, given_inputs, import_package
 
@@ -82,12 +82,13 @@ def _caveats(spec: Spec, kind: Any, config: Any, heard: Heard) -> Iterator[Notic
             cause="its configuration names no class",
             advice="name another under architectures in config.json",
         )
-    for argument, reason in heard.refused.items():
+    for argument, error in heard.refused.items():
+        unknown = isinstance(error, NoRule)
         yield Notice(
             kind="left_out",
-            seen=f"{argument} is left out: {shorten_text(reason, _LONGEST_REASON)}",
-            cause="the configuration does not fit",
-            advice="use one of a published model",
+            seen=f"{argument} is left out: {shorten_text(said(error), _LONGEST_REASON)}",
+            cause="tputfind does not know this input" if unknown else "the configuration does not fit",
+            advice="describe every input with --input" if unknown else "use one of a published model",
         )
 
 
@@ -173,4 +174,8 @@ def _set_sizes(spec: Spec, config: Any) -> Any:
     for token in ("image_token_id", "image_token_index", "video_token_index"):
         if getattr(config, token, 0) is None:  # a processor would add it to the vocabulary
             setattr(config, token, config.get_text_config().vocab_size - 1)
+    if (config.architectures or [""])[0].endswith("ForSequenceClassification"):
+        text = config.get_text_config()
+        if getattr(text, "pad_token_id", 0) is None:  # a decoder takes batches only with one, as users set it
+            text.pad_token_id = first_number(text, "eos_token_id") or 0
     return config
