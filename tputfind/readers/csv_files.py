@@ -27,7 +27,10 @@ _MILLISECONDS: Final = re.compile("[0-9]{3}(?![0-9])")
 """The rest of a time with a decimal comma, which separates the cells of a CSV file."""
 _ZONE: Final = re.compile("[0-9]+(Z|[+-][0-9]{2})")
 _HOURS: Final = re.compile("[0-9]{1,2}:[0-9]{2}")
-_SHORT_UNIT: Final = re.compile("(?<![a-z])(ms|msecs?|millis[a-z]*|us|usecs?|micros[a-z]*|ns|nanos[a-z]*)(?![a-z])")
+_OTHER_UNIT: Final = re.compile(
+    "(?<![a-z])(ms|msecs?|millis[a-z]*|[uµμ]s|usecs?|micros[a-z]*|ns|nanos[a-z]*|"  # two letters that look alike
+    "mins?|minutes?|h|hrs?|hours?|days?)(?![a-z])"
+)
 Kind = Literal["number", "date"]
 
 
@@ -97,7 +100,8 @@ def arrivals_of(path: Path) -> Recorded:
                         raise ValueError("its first column has no name, as an index: put the times first") from None
                     header = [cell.lower() for cell in cells]
                     place = header.index("samples") if "samples" in header[1:] else None
-                    has_header, unit = True, _SHORT_UNIT.search(header[0])
+                    words = re.sub("(?<=[a-z])(?=[A-Z])", "_", cells[0])  # of a name such as sentMs
+                    has_header, unit = True, _OTHER_UNIT.search(words.lower())
                     continue
                 raise ValueError(f"line {line}: {problem}") from None
             times.append(time)
@@ -131,9 +135,9 @@ def _add_fractions(times: list[float], rests: list[str], *, has_samples: bool) -
 
 
 def _check_column(times: list[float], unit: re.Match[str] | None) -> None:
-    """Check the numbers under a header; ``unit`` is the match of a unit shorter than a second in it."""
+    """Check the numbers under a header; ``unit`` is the match of a unit other than the second in it."""
     if unit:
-        raise ValueError(f"its first column is in {unit[1]}: divide it, so that it is in seconds")
+        raise ValueError(f"its first column is in {unit[1]}: convert it to seconds")
     rising = sorted(times)
     if len(times) > 2 and rising == [rising[0] // 1 + number for number in range(len(times))]:
         raise ValueError("its first column counts the lines: put the times first")

@@ -1,7 +1,7 @@
 """Read results that commands saved as JSON back into their values."""
 
 import re
-from itertools import groupby
+from itertools import islice
 from math import inf
 from pathlib import Path
 from typing import Annotated, Final
@@ -18,6 +18,7 @@ from tputfind.record.environment import unknown_environment
 from tputfind.record.forecast import Forecasts
 from tputfind.record.record import Record, Records
 from tputfind.record.spec import Spec
+from tputfind.record.types import CountFromZero
 from tputfind.record.untrusted import printable_json, told_as_bad_record
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.plan import Answers, Plan, Plans, Ranking
@@ -44,6 +45,8 @@ class _SavedPlans(msgspec.Struct, frozen=True, kw_only=True):
     plans: Annotated[tuple[Plan, ...], Meta(min_length=1)]
     without: tuple[_Without, ...] = ()
     ranked_by: Ranking = "devices"
+    plans_of_each_model: tuple[CountFromZero, ...] = ()
+    unplanned: tuple[CountFromZero, ...] = ()
 
 
 def load(
@@ -71,19 +74,18 @@ def load(
 def _answers(saved: _SavedPlans) -> Answers:
     """Return the plans as they were computed; for records without a plan, only their model is known."""
     plans = [_restore_infinite(plan) for plan in saved.plans]
-    models = [list(of) for _, of in groupby(plans, lambda plan: (plan.model, plan.input_shape))]
+    left = iter(plans)
+    models = [list(islice(left, count)) for count in saved.plans_of_each_model or (len(plans),)]
     without = [(_record_of(one.model), TputfindError(one.reason)) for one in saved.without]
-    planned = {plan.model for plan in saved.plans}
-    first: dict[str, tuple[Record, TputfindError]] = {}
-    for one in without:
-        first.setdefault(one[0].spec.model, one)
-    unplanned = [one for model, one in first.items() if model not in planned]
-    return Answers(plans, without, saved.ranked_by, models, unplanned)
+    if sum(map(len, models)) != len(plans) or not all(models) or max(saved.unplanned, default=-1) >= len(without):
+        raise msgspec.ValidationError("its numbers of plans do not add up")
+    return Answers(plans, without, saved.ranked_by, models, [without[place] for place in saved.unplanned])
 
 
 def _restore_infinite(plan: Plan) -> Plan:
     outcomes = {name: one for name in Plan.__struct_fields__ if isinstance(one := getattr(plan, name), Outcome)}
-    return msgspec.structs.replace(plan, **{name: _restore_outcome(one) for name, one in outcomes.items()})
+    mix = plan.mix and msgspec.structs.replace(plan.mix, outcome=_restore_outcome(plan.mix.outcome))
+    return msgspec.structs.replace(plan, mix=mix, **{name: _restore_outcome(one) for name, one in outcomes.items()})
 
 
 def _restore_outcome(outcome: Outcome) -> Outcome:

@@ -77,7 +77,7 @@ def test_saved_result_is_loaded_as_the_same_result_and_shown_by_report(make, tmp
 
 
 def test_plans_of_several_models_round_trip_with_unplanned_models(tmp_path):
-    other = replace(example(), spec=replace(example().spec, model="vgg11"))
+    other = replace(example(), spec=replace(example().spec, weights="DEFAULT"))
     slow = replace(example(), spec=replace(example().spec, model="slow"), rows=())
     for records in ((example(), other), (example(), other, slow)):
         plans = tputfind.size(*records, rate=50, slo="1s")

@@ -105,6 +105,12 @@ def test_best_batch_by_energy_may_differ_from_best_by_rate():
     assert found.best_by_energy.kwh_per_million == pytest.approx(0.5 / 3.6)
 
 
+def test_padded_batch_takes_the_energy_and_time_of_the_next_larger():
+    power = Power({8: Batch(4.0, 10.0), 16: Batch(9.0, 15.0)}, padded=True)
+
+    assert [power.of(size) for size in (1, 8, 9, 16)] == [(4.0, 10.0)] * 2 + [(9.0, 15.0)] * 2
+
+
 def test_a_queue_that_grows_or_a_record_without_power_has_no_energy():
     assert energy_of(METERED, ran(1, 1, 300.0), 1.0) is None
     assert energy_of(None, ran(1, 1, 30.0), 1.0) is None

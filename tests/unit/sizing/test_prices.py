@@ -112,3 +112,14 @@ def test_price_of_device_is_longest_match_in_whole_words(name, devices, found):
     price = price_of(timed_record({1: [5.0]}, device_name=name), prices)
 
     assert (price and price.device) == found
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "is_found"),
+    [("cpu", "EPYC 9554", True), ("cpu:0-3", "EPYC 9554", False), ("cpu:0-3", "EPYC 9554 cpu:0-3", True)],
+)
+def test_set_of_cores_does_not_cost_as_much_as_its_cpu(device, name, is_found):
+    can = replace(timed_record({1: [5.0]}).environment.can, own_memory=False)
+    record = timed_record({1: [5.0]}, device_name="AMD EPYC 9554", device=device, can=can)
+
+    assert (price_of(record, [replace(PRICE, device=name)]) is not None) == is_found

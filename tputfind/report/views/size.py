@@ -32,7 +32,14 @@ from tputfind.sizing.planner.plan import Plan, together
 
 def document(found: Found) -> Document:
     without = [{"model": record.spec.model, "reason": error.message} for record, error in found.without]
-    source = {"plans": found.plans, "without": without, "together": together(found), "ranked_by": found.ranked_by}
+    source = {
+        "plans": found.plans,
+        "without": without,
+        "together": together(found),
+        "ranked_by": found.ranked_by,
+        "plans_of_each_model": [len(plans) for plans in found.models],
+        "unplanned": [place for place, one in enumerate(found.without) if one in found.unplanned],
+    }
     return whole(lambda: _document(found), source=source, data=partial(data, found))
 
 

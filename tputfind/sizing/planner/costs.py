@@ -16,6 +16,7 @@ from tputfind import options
 from tputfind.record.record import Record
 from tputfind.record.types import Above0, Amount, Count
 from tputfind.sizing.engine.replications import Simulated
+from tputfind.sizing.engine.service_times import pads_batches
 from tputfind.units import echo
 
 COLUMNS: Final = ("device", "price_per_hour", "currency", "source", "date")
@@ -48,9 +49,10 @@ class Computing(msgspec.Struct, frozen=True, kw_only=True):
 class Power:
     """The energy and duration of a batch of any size up to the largest metered, interpolated as batch times are."""
 
-    def __init__(self, measured: Mapping[int, Batch]) -> None:
-        """Take the energy and duration of a batch of each metered size; at least one is required."""
+    def __init__(self, measured: Mapping[int, Batch], *, padded: bool = False) -> None:
+        """Take those of each metered size, at least one; ``padded`` batches are as the next larger of these."""
         self.measured = dict(sorted(measured.items()))
+        self._padded = padded
 
     @property
     def least_w(self) -> float:
@@ -59,6 +61,8 @@ class Power:
 
     def of(self, batch_size: int) -> Batch:
         """Return the energy and duration of a batch; those of the largest metered if it is larger."""
+        if self._padded:
+            return self.measured[next((size for size in self.measured if size >= batch_size), max(self.measured))]
         columns = zip(*self.measured.values(), strict=True)
         return Batch(*(float(np.interp(batch_size, list(self.measured), column)) for column in columns))
 
@@ -83,7 +87,7 @@ def power_of(record: Record) -> Power | None:
             energy_j = sum(power_w * sum(device_ms) / 1000 for power_w, device_ms in known)
             span_ms = sum(sum(device_ms) for _, device_ms in known)
             measured[row.batch_size] = Batch(energy_j / batches, span_ms / batches)
-    return Power(measured) if measured else None
+    return Power(measured, padded=pads_batches(record)) if measured else None
 
 
 class Full(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,9 +207,14 @@ def check_prices(prices: Mapping[str, Price]) -> None:
 
 
 def price_of(record: Record, prices: Sequence[Price]) -> Price | None:
-    """Return the price of a record's device, by its name or some words of it; the name with the most words counts."""
-    words = set(words_of(record.environment.device_name).split())
-    fitting = [price for price in prices if words.issuperset(words_of(price.device).split())]
+    """Return the price of a record's device, by its name or some words of it; the name with the most words counts.
+
+    For a part of a host's cores, the price must name the part too, such as ``EPYC 9554 cpu:0-3``.
+    """
+    environment = record.environment
+    part = set() if environment.devices_per_host else set(words_of(environment.device).split())
+    words = set(words_of(environment.device_name).split()) | part
+    fitting = [price for price in prices if part <= set(words_of(price.device).split()) <= words]
     return max(fitting, key=lambda price: (len(words_of(price.device).split()), len(price.device)), default=None)
 
 
