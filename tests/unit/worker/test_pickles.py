@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 from tputfind.errors import BadRequest, UnknownModel
 from tputfind.worker.models.saved import load, refuse_pickle
@@ -95,7 +96,7 @@ def test_the_lines_of_a_whole_module_make_a_factory_that_loads_it(tmp_path):
     assert isinstance(made["model"](), nn.Sequential)
 
 
-@pytest.mark.parametrize("wrap", [lambda state: state, lambda state: {"epoch": 3, "state_dict": state}])
+@pytest.mark.parametrize("wrap", [lambda state: state, lambda state: {"model": "linear", "state_dict": state}])
 def test_the_lines_of_a_state_dict_make_a_factory_that_loads_it(tmp_path, monkeypatch, wrap):
     trained = nn.Linear(8, 8)
     torch.save(wrap(trained.state_dict()), tmp_path / "state.pt")
@@ -137,6 +138,9 @@ def with_prefix(prefix):
         with_prefix("module."),
         {"model_state_dict": with_prefix("module._orig_mod.")},
         with_prefix("_orig_mod.module."),
+        AveragedModel(NET).state_dict(),
+        {"state_dict": with_prefix("net._orig_mod.") | {"criterion.weight": torch.ones(2)}},
+        {"model": "linear", "state_dict": NET.state_dict()},
     ],
 )
 def test_weights_are_found_in_each_usual_form_of_a_checkpoint(held, tmp_path):
@@ -146,6 +150,13 @@ def test_weights_are_found_in_each_usual_form_of_a_checkpoint(held, tmp_path):
     load(module, tmp_path / "weights.pth", "net")
 
     assert all(map(torch.equal, module.state_dict().values(), NET.state_dict().values()))
+
+
+def test_weights_of_one_of_two_networks_are_not_guessed(tmp_path):
+    torch.save(with_prefix("first.") | with_prefix("second."), tmp_path / "weights.pth")
+
+    with pytest.raises(BadRequest, match="holds no weights of net"):
+        load(NET, tmp_path / "weights.pth", "net")
 
 
 def test_shared_weight_need_not_be_in_the_file_twice(tmp_path):

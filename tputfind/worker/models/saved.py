@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -12,7 +13,6 @@ from zipfile import is_zipfile
 
 import torch
 from torch import nn
-from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tputfind.errors import BadRequest, UnknownModel
@@ -28,8 +28,8 @@ from tputfind.worker.models.source import LONGEST_PATH, Source, found, given_inp
 _EXPORTED: Final = ".pt2"
 _CHECKPOINTS: Final = "state_dict", "model_state_dict", "model"
 """Keys under which a checkpoint stores its state dict."""
-_PREFIXES: Final = "_orig_mod.", "module.", "_orig_mod."
-"""Prefixes of the keys of a compiled module, of one in DistributedDataParallel, and of one in both."""
+_WRAPPERS: Final = re.compile(r"(?<![^.])(?:module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""Parts of the keys of modules that are compiled, averaged, sharded, checkpointed, or in DistributedDataParallel."""
 _LONGEST_REASON: Final = 200
 _SHOWN: Final = 3
 """Maximum number of keys of a state dict in a message."""
@@ -78,7 +78,7 @@ def refuse_pickle(path: Path) -> None:
         )
     shown = ", ".join(shorten_text(f"{key}") for key in islice(held, _SHOWN))
     more = ", ..." if len(held) > _SHOWN else ""
-    inside = "".join(f"[{key!r}]" for key in _CHECKPOINTS if key in held)
+    inside = "".join(f"[{key!r}]" for key in _key_of_weights(held))
     lines = f"import torch; from YOUR_FILE import Net; net = Net(); net.load_state_dict({load}){inside})"
     raise UnknownModel(
         f"{path} is a state dict ({shown}{more}): weights, without the module that they are of",
@@ -238,11 +238,10 @@ def load(module: nn.Module, file: Path, model: str) -> None:
     """Load a state dict, or a checkpoint that contains one, into a module; raise BadRequest for any other file."""
     try:
         held: Any = _read(file)
-        held = held if isinstance(held, nn.Module) else next((held[key] for key in _CHECKPOINTS if key in held), held)
-        state = held.state_dict() if isinstance(held, nn.Module) else dict(held)
-        for prefix in _PREFIXES:
-            consume_prefix_in_state_dict_if_present(state, prefix)
+        for key in () if isinstance(held, nn.Module) else _key_of_weights(held):
+            held = held[key]
         own = module.state_dict()
+        state = _weights_of(own, held.state_dict() if isinstance(held, nn.Module) else dict(held))
         loaded = {tensor.data_ptr() for name, tensor in own.items() if name in state}
         tied = {name: tensor for name, tensor in own.items() if tensor.data_ptr() in loaded}
         module.load_state_dict(tied | state)
@@ -259,6 +258,29 @@ def load(module: nn.Module, file: Path, model: str) -> None:
         raise BadRequest(
             f"--weights: {file} holds no weights of {model}: {shorten_text(reason, _LONGEST_REASON)}"
         ) from None
+
+
+def _key_of_weights(checkpoint: Mapping[str, Any]) -> list[str]:
+    """Return the key under which a checkpoint holds a state dict or a module, if it does, in a list."""
+    return [key for key in _CHECKPOINTS if isinstance(checkpoint.get(key), (Mapping, nn.Module))][:1]
+
+
+def _weights_of(own: Mapping[str, torch.Tensor], state: dict[str, Any]) -> dict[str, Any]:
+    """Return a module's weights in a state dict by the keys of its ``own``; the state dict itself if some are missing.
+
+    Keys of the state dict may have parts of wrappers, and one common prefix, as in a checkpoint of Lightning. Others
+    are left out, such as the number of averaged models. Of tied weights, one suffices.
+    """
+    tied: dict[int, list[str]] = {}
+    for name, tensor in own.items():
+        tied.setdefault(tensor.data_ptr() or id(tensor), []).append(name)
+    for held in (state, {_WRAPPERS.sub("", key): value for key, value in state.items()}):
+        first = next(iter(own), "")
+        prefixes = dict.fromkeys(("", *(key.removesuffix(first) for key in held if key.endswith(f".{first}"))))
+        fitting = [one for one in prefixes if all(any(one + name in held for name in names) for names in tied.values())]
+        if fitting and (fitting[0] == "" or len(fitting) == 1):
+            return {name: held[fitting[0] + name] for name in own if fitting[0] + name in held}
+    return state
 
 
 def _read(file: Path) -> Mapping[str, Any]:
