@@ -53,7 +53,7 @@ class Drawn:
         if example.is_floating_point() or example.is_complex():
             return cls(shape, axis, example.dtype if example.is_complex() else None)
         most = int(example.max()) if example.numel() else 1
-        return cls(shape, axis, example.dtype, below=max(2, most + 1))
+        return cls(shape, axis, example.dtype, below=max(1, most + 1))  # of zeros alone, an index of a table of one row
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
         shape, axis = self.sample_shape, self.axis

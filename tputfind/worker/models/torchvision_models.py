@@ -19,13 +19,13 @@ from tputfind.units import shorten_text
 from tputfind.worker.inputs import Call, Drawn, Inputs, shape_text
 from tputfind.worker.models.checked import weights_only
 from tputfind.worker.models.detection import OBJECTS, targets_of
-from tputfind.worker.models.saved import file_of, load
+from tputfind.worker.models.saved import file_of, load, refuse_pickle
 from tputfind.worker.models.source import LONGEST_PATH, Source, asked_shape, found
 from tputfind.worker.models.user_code import factories_of
 from tputfind.worker.structures import patch_attribute
 
 FRAMES: Final = 16
-"""Frames per clip: torchvision's video models were trained on 16, and some accept no other number."""
+"""Frames per clip: the published GMACs of torchvision's video models are for 16, and some accept no other number."""
 _SEGMENTED: Final = 520, 520
 """Height and width at which segmentation models are evaluated; their transforms resize and do not crop."""
 _FLOWN: Final = 520, 960
@@ -92,6 +92,9 @@ def find(spec: Spec) -> Source:
                 raise BadRequest(f"--weights {spec.weights}: they cannot be fetched: {error}") from None
         if file is not None:
             load(module, file, spec.model)
+        transform = getattr(module, "transform", None)
+        if family.detects and transform is not None:  # one of several sizes, drawn at random in training
+            transform.min_size = transform.min_size[-1:]
         return module, inputs
 
     is_random = file is None and not weights
@@ -250,6 +253,8 @@ def _unknown_name(name: str, names: list[str]) -> UnknownModel:
         )
     if Path(name).suffix == ".py" and not found(Path(name).exists):
         return UnknownModel(f"there is no file {quoted}")
+    if Path(name).suffix != ".py" and found(Path(name).is_file):
+        refuse_pickle(Path(name))
     if Path(name).suffix == ".py" or found(Path(name).exists):
         defines = factories_of(Path(name)) if Path(name).suffix == ".py" else ""
         hint = "; ".join(filter(None, (f"write {quoted}:FACTORY", defines)))
