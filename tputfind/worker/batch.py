@@ -195,7 +195,7 @@ class Batch:
             raise BadRequest(f"a {whole[0]} among the inputs cannot be copied into, so no copies can be timed")
         resident = {id(tensor): tensor for tensor in tensors_of(leaves)}.values()  # one may be several arguments
         with torch.no_grad():  # for inputs that require gradients
-            hosts = [torch.empty_like(value, device="cpu", pin_memory=pinned).copy_(value) for value in resident]
+            hosts = [empty_on_host(value, pinned=pinned).copy_(value) for value in resident]
         pairs = list(zip(resident, hosts, strict=True))
 
         def copy_inputs() -> None:
@@ -247,6 +247,14 @@ class Batch:
 
     def miscounts(self) -> Iterator[int]:
         return miscounts(self._inputs, self._split(), self.size)
+
+
+def empty_on_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    """Return memory of the host for a copy of a tensor; MemoryError if too little can be pinned."""
+    try:
+        return torch.empty_like(tensor, device="cpu", pin_memory=pinned)
+    except RuntimeError as error:  # the driver calls it out of memory, like that of the device
+        raise MemoryError(f"the host's memory cannot hold a copy of the batch: {error}") from None
 
 
 def _copy_to_host(tensor: torch.Tensor, shared: Container[int]) -> torch.Tensor:

@@ -540,5 +540,6 @@ def _load(spec: Spec, device: Device, workload: Workload | OwnStep, batch_size: 
         transfer = Transfer(lambda: workload.batch(batch_size, draw), back=spec.transfer == "both")
         batches, work = transfer.batches, Work(transfer.step, transfer.single, LEAD_IN)
     ranks.skip_steps_timed_by_ddp()
+    device.synchronize()  # else the first step would wait for the inputs
     device.check_limit()
     return _Loaded(workload, stopwatch, batches, work, transfer)

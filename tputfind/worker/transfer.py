@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import torch
 
-from tputfind.worker.batch import Batch
+from tputfind.worker.batch import Batch, empty_on_host
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.loops import one_at_a_time
 from tputfind.worker.structures import tensors_of
@@ -28,9 +28,10 @@ class _Slot:
     def send(self, tensors: list[torch.Tensor]) -> None:
         """Copy an output to pinned memory on the current stream, asynchronously."""
         if [tensor.shape for tensor in tensors] != [place.shape for place in self._home]:
-            self._home = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]
-        for tensor, place in zip(tensors, self._home, strict=True):
-            place.copy_(tensor, non_blocking=True)
+            self._home = [empty_on_host(tensor, pinned=True) for tensor in tensors]
+        with torch.no_grad():  # a copy of an output with a gradient would keep the graph of every step
+            for tensor, place in zip(tensors, self._home, strict=True):
+                place.copy_(tensor, non_blocking=True)
 
 
 class Transfer:

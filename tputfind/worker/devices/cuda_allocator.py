@@ -51,8 +51,8 @@ class Recorder:
         self._index = index
         self._expandable = expandable
         self._outside: list[tuple[int, int]] = []
-        self._before_reset = 0
-        self._fixed = 0
+        self._before_reset = self._fixed = 0
+        self._before_reset = -self._count_allocations()  # by the user's file: the history does not have them
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_MOST_ENTRIES, device=index)
 
     def reset(self) -> None:
