@@ -128,7 +128,11 @@ def compile_times_s(race: Race, spec: Spec) -> Iterator[float]:
 
 
 def speeds(race: Race) -> list[tuple[Spec, Speed]]:
-    """Return all variants and batch sizes whose throughput and latency are known, the latest timing of each."""
+    """Return all variants and batch sizes whose throughput and latency are known, the latest timing of each.
+
+    Variants that failed in a later round are left out.
+    """
+    failed = {one.spec for one in race.contenders if one.outcome == "failed"}
     known = {(race.specs[0], one.batch_size): one for one in race.timed}
     for one in race.contenders:
         for number, spec in enumerate((one.against, one.spec)):
@@ -136,7 +140,7 @@ def speeds(race: Race) -> list[tuple[Spec, Speed]]:
             if spec is not None and speed is not None:
                 known[spec, speed.batch_size] = speed
     known |= {(race.winner, one.batch_size): one for one in speeds_of(race.record.rows if race.record else ())}
-    return [(spec, one) for (spec, _), one in known.items()]
+    return [(spec, one) for (spec, _), one in known.items() if spec not in failed]
 
 
 def pareto_front(known: Iterable[tuple[Spec, Speed]]) -> list[tuple[Spec, Speed]]:
@@ -182,6 +186,8 @@ def challengers(leader: Spec, levels: Levels, met: set[Spec]) -> Iterator[Spec]:
         for level in levels.get(factor, ()):
             with suppress(ValueError):  # the spec rejects this combination
                 challenger = msgspec.structs.replace(leader, **{factor: level})
+                if challenger == leader:
+                    continue
                 if level not in ran:
                     yield challenger
                 elif challenger not in met:

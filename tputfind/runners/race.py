@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from tputfind.analysis.compare import Tried, judged_in_turn
 from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
 from tputfind.analysis.turns import ASSUMED, ASSUMED_DEVICE_BOUND, LOOKS, Turns, scatter_of
-from tputfind.errors import OutOfTime, TputfindError
+from tputfind.errors import TputfindError
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
-from tputfind.session.outcome import no_answer
+from tputfind.session.outcome import NOT_OF_THE_MODEL, no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.turns import AGAIN, Duel
 
@@ -248,7 +248,7 @@ class Course:
         except TputfindError as error:
             self._settled.add(frozenset((old, new)))
             if before is None or before.turns is None:
-                outcome: Outcome = "untried" if isinstance(error, OutOfTime) else "failed"
+                outcome: Outcome = "untried" if isinstance(error, NOT_OF_THE_MODEL) else "failed"
                 self._contenders[new] = Contender(spec=new, outcome=outcome, reason=error.message)
             return
         took_s, seconds = seconds, seconds + (before.seconds if before else 0.0)

@@ -25,6 +25,7 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import Inspection, Plan
 from tputfind.record import files
 from tputfind.record.files import RecordFile
+from tputfind.record.identity import has_images
 from tputfind.record.record import Row, host_bound
 from tputfind.record.spec import Spec, read_spec
 from tputfind.record.types import LAYOUTS, MODES
@@ -251,7 +252,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         levels["device"] = _core_sets(plain.device)
         if asked.goal == "throughput" and not levels["instances"]:
             levels["instances"] = _instances(plain)
-    if inspection.input_shape.count("x") != 2 or plain.phase == "step":  # no images
+    if not has_images(inspection.input_shape) or plain.phase == "step":
         levels["layout"] = (plain.layout,)
     if plain.phase == "step":
         levels["mode"] = (plain.mode,)
@@ -266,6 +267,10 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     else:
         contenders = resumed_contenders(before, asked.goal, plain, name, sha256)
         batch_size, plain, timed = before.batch_size, contenders[0].spec, before.timed
+
+    if cost.alone or plain.slo_ms is not None:  # each instance takes a sample, which counts as throughput
+        fitting = (count for count in levels["instances"] if int(count) * plain.granularity <= batch_size)
+        levels["instances"] = tuple(fitting) or (plain.instances,)
 
     lanes = [
         _Lane(place.name, both, Watch(one.device_uuid if cost.needs == "health" else None), {})
@@ -422,7 +427,7 @@ def _batch_size(
             if 1000 * row.batch_size / row.samples_per_s > _LONGEST_BATCH_MS or monotonic() > until_s:
                 break
     if best or row.failure is None:
-        return best or sizes[0], plain, tuple(timed)
+        return (best or sizes[0]) * plain.instances, plain, tuple(timed)
     # The process of the rows has ended, so that another can find the cause.
     found = diagnosis_of(children, plain, row.batch_size, inspection.environment.can).settings
     if not found:

@@ -41,7 +41,7 @@ LIMITS: Final[dict[FailureKind, LimitedBy]] = {
     "wrong_output": "wrong_output",
     "error": "error",
 }
-_NOT_OF_THE_MODEL: Final = (OutOfTime, DeviceInUse, BrokenInstall)
+NOT_OF_THE_MODEL: Final = (OutOfTime, DeviceInUse, BrokenInstall)
 """Errors of a run that say nothing about the model: ``--budget``, ``--strict`` or a broken server of processes ended it
 before anything was timed."""
 
@@ -131,7 +131,7 @@ def failed_record(record: Record, error: TputfindError, kind: FailureKind | None
     If the error says nothing about the model, the record has no row and can be resumed. ``kind`` defaults to that of
     the error.
     """
-    if kind is None and isinstance(error, _NOT_OF_THE_MODEL):
+    if kind is None and isinstance(error, NOT_OF_THE_MODEL):
         return msgspec.structs.replace(record, notices=notices.of(record))
     kind = kind or cast("FailureKind", error.kind)
     row = Row(

@@ -53,6 +53,7 @@ def test_challengers_vary_one_factor_of_leader_and_compile_last():
     assert first == [("bf16", "nchw", "eager"), ("fp32", "nhwc", "eager"), ("fp32", "nchw", "compile")]
     assert next(challengers(compiled, LEVELS, met | {leader, compiled})).layout == "nhwc"
     assert later == [("bf16", "nhwc", "eager"), ("bf16", "nchw", "compile")]
+    assert leader not in challengers(leader, LEVELS, met)  # it failed on another device, and may run again
 
 
 def test_challengers_vary_given_allocators_after_layouts():
@@ -154,6 +155,7 @@ def test_speeds_are_of_batch_sizes_timed_before_and_of_variants_that_raced():
         return [(one.instances, speed.batch_size, speed.samples_per_s, speed.latency_ms) for one, speed in speeds(race)]
 
     assert known(race) == [(1, 4, 90, 11), (1, 8, 100, 10), (2, 4, 200, 5)]
+    assert known(replace(race, contenders=(contenders[0], replace(raced, outcome="failed")))) == known(race)[:2]
     recorded = replace(race, record=replace(example(), rows=(row(4, 8.0), Row(batch_size=8))))
     assert known(recorded) == [*known(race)[:2], (2, 4, 500, pytest.approx(8.5, abs=0.1))]
 

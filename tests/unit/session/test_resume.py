@@ -271,7 +271,11 @@ def test_winner_is_measured_again_unless_its_record_is_complete_and_matches():
         return recorded_winner(replace(RACE, record=replace(record, **fields)), winner, now)
 
     assert recorded() == record
-    assert recorded(edge=None) == replace(record, edge=None)
+    assert recorded(edge=None) is None
+    fixed = {"edge": None, "spec": replace(record.spec, batch_sizes=(8,))}
+    assert recorded(replace(winner, batch_sizes=(8,)), **fixed) == replace(record, **fixed)
+    brief = replace(record.rows[0], ended_by="budget")
+    assert recorded(rows=(brief, *record.rows[1:])) is None  # it has not all of its processes
     assert recorded(finished=None) is None
     assert recorded(edge=RACE.record.edge) is None  # its search was cut short
     assert recorded(replace(winner, seed=1)) is None
