@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from math import inf, isqrt
 from typing import Final, Literal, NamedTuple
 
+import msgspec
+
 from tputfind import stats
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Edge, Record, Row, Trial, check_record
@@ -95,7 +97,7 @@ def fastest_within_slo(record: Record) -> Row | None:
 
 def slo_of(spec: Spec) -> str:
     """Name the SLO of a spec, ``p99 within --slo 20 ms``; empty without an SLO."""
-    return "" if spec.slo_ms is None else f"p{spec.percentile:g} within --slo {spec.slo_ms:g} ms"
+    return "" if spec.slo_ms is None else f"p{spec.percentile:g} within --slo {spec.slo_ms:.10g} ms"
 
 
 def none_within_slo(records: Sequence[Record]) -> str:
@@ -105,20 +107,23 @@ def none_within_slo(records: Sequence[Record]) -> str:
 
 
 def too_late(spec: Spec, row: Row) -> bool:
-    """Whether the median latency, and so every higher percentile, is above the SLO."""
-    return (stats.percentile(row.latency_ms, 50) or 0.0) > (spec.slo_ms or inf)
+    """Whether the median latency, or a lower percentile that is asked for, is above the SLO, and so all higher ones."""
+    return (stats.percentile(row.latency_ms, min(50, spec.percentile)) or 0.0) > (spec.slo_ms or inf)
 
 
 def to_deploy(record: Record) -> Row | None:
     """Return the row of the batch to deploy: the best that meets the SLO if there is one, else the knee.
 
     Among rows within 5 % of the best, the knee is the smallest: it has the lowest latency and takes the least memory.
-    None if no row was timed or meets the SLO.
+    Rows above the safe batch do not count, if others were timed. None if no row was timed or meets the SLO.
 
     Raises:
         BadRequest: ``record`` is not a Record.
     """
     check_record("record", record)
+    most = record.safe.largest_batch if record.safe is not None else 0
+    if rows := tuple(row for row in record.rows if row.samples_per_s is not None and row.batch_size <= most):
+        record = msgspec.structs.replace(record, rows=rows)
     if record.spec.slo_ms is not None:
         return fastest_within_slo(record)
     return knee(record.rows) or fastest(record.rows)

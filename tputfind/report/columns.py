@@ -1,6 +1,7 @@
 """The figures of a row, each declared once: name with unit, type, function, and place in tables."""
 
 from collections.abc import Callable, Iterable
+from statistics import median
 from typing import Final, Literal, NamedTuple
 
 from tputfind.analysis import answers
@@ -104,7 +105,8 @@ def _sum_if_any(values: Iterable[float | None]) -> float | None:
 
 
 def _middle(values: Iterable[float | None]) -> float | None:
-    return percentile([value for value in values if value is not None], 50)
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def _mib(count: int | None) -> float | None:

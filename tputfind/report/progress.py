@@ -25,6 +25,8 @@ _SO_FAR: Final = ("Fastest batch", "Knee")
 """Answers that are valid while the search goes on; the others need its end."""
 _BESIDE_ROWS: Final = 3
 """Lines of the table's head, and the progress line."""
+_LEAST_ROWS: Final = 4
+"""Lines of a terminal for the table, whatever the answers below it take."""
 _NOBODY_WATCHES: Final = (OSError, SystemExit)
 """The terminal is gone, or the pipe is closed (rich exits by SystemExit). The measurement must go on."""
 
@@ -150,6 +152,7 @@ class _TerminalListener(_PlainListener):
         searched = record.edge is not None or record.spec.batch_sizes is not None
         known = [(label, answer) for label, answer in text.summary(record) if label in _SO_FAR or searched]
         below = [Text(text.legend(record)), *terminal.answer_lines(known, console.width)]
+        below = below[: max(1, console.height - _BESIDE_ROWS - _LEAST_ROWS)]
         room = max(1, console.height - len(below) - _BESIDE_ROWS)
         table = terminal.fit_table(rows_table(record, ()), console, room)
         return [table, *below]

@@ -51,7 +51,7 @@ _COUNTERS: Final = {
 
 
 def memory_in_use_bytes(*device_uuids: str | None) -> int | None:
-    """Return the bytes of memory that processes hold on these GPUs, without the driver's own memory.
+    """Return the bytes of memory that processes hold on the fullest of these GPUs, without the driver's own memory.
 
     Between two children of ours, all of it belongs to other processes. Returns None if NVML or a GPU is missing (a uuid
     of None is no GPU), or if the driver is too old.
@@ -60,7 +60,7 @@ def memory_in_use_bytes(*device_uuids: str | None) -> int | None:
         return None
     try:
         opened = map(_open_device, filter(None, device_uuids))
-        return sum(int(nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2).used) for nvml, card in opened)
+        return max(int(nvml.nvmlDeviceGetMemoryInfo(card, version=nvml.nvmlMemory_v2).used) for nvml, card in opened)
     except Exception:  # ImportError, or any NVML error if driver, library or GPU are not as it expects
         return None
 

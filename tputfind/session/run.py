@@ -101,6 +101,7 @@ def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
     """Time the powers of two up to an edge, the edge and the safe batch; search again if the edge's row fails."""
     while True:
         session.update(edge=edge)
+        session.drop_outdated_rows(edge)
         safe = _search_safe(session, edge) if edge.closed else None
         session.update(safe=safe)
         spec = session.record.spec

@@ -394,9 +394,16 @@ class Session:
 
     def edge_is_current(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried at the same memory use of other processes as now."""
-        largest = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
+        largest = [one for one in self.record.attempts if one.batch_size == edge.largest_batch]
         above = [one for one in self.record.attempts if one.batch_size == edge.fails_at]
         return all(not taken or any(map(self._has_same_memory_use, taken)) for taken in (largest, above))
+
+    def drop_outdated_rows(self, edge: Edge) -> None:
+        """Drop rows above an edge that were timed at another memory use of other processes than now."""
+        kept = (
+            row for row in self.record.rows if row.batch_size <= edge.largest_batch or self._has_same_memory_use(row)
+        )
+        self.update(rows=tuple(kept))
 
     def _passed_below(self, batch_size: int) -> Passed | None:
         taken = [one for one in self.record.attempts if one.failure is None]

@@ -71,7 +71,8 @@ def check_output(
         if not _lacks_samples(again, small, axes):
             return _unchecked_output(_COMPANY)
         counted = _count_outputs(whole, small, axes)
-        if counted and not (short and _returns_all(batch, batch.size // 2, small, axes)):
+        half = small_size * (batch.size // (2 * small_size))
+        if counted and not (short and _returns_all(batch, half, small, axes)):
             return _unchecked_output(f"it returned another number of outputs than samples: {counted} for {batch.size}")
         shown = ", ".join("x".join(map(str, look.shape)) for look in whole) or "none"
         what = f"batch {batch.size} returned outputs of another number of samples, where small batches return all"

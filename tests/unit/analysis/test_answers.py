@@ -117,8 +117,11 @@ def test_the_best_under_a_limit_meets_it_with_its_percentile():
 
 def test_batch_to_deploy_is_knee_or_best_within_slo():
     rows = (row(1, 2.0), row(8, 8.0), row(64, 63.0))
-    plain = replace(example(), rows=rows, spec=replace(example().spec, slo_ms=None))
+    plain = replace(example(), rows=rows, spec=replace(example().spec, slo_ms=None), safe=None)
+    safe = replace(example().safe, largest_batch=1)
 
+    assert to_deploy(replace(plain, safe=safe)).batch_size == 1
+    assert to_deploy(replace(plain, rows=rows[1:], safe=safe)).batch_size == 8
     assert to_deploy(plain).batch_size == 8
     assert to_deploy(replace(plain, rows=rows[2:])).batch_size == 64
     assert to_deploy(replace(plain, spec=replace(plain.spec, slo_ms=5.0))).batch_size == 1

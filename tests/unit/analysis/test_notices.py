@@ -510,6 +510,15 @@ def test_rows_left_out_by_a_budget_are_listed():
     assert searching.seen == "the search stopped at batch 5; batch 4 not timed; batch 2 timed briefly"
 
 
+def test_soak_and_safe_batch_left_out_by_a_budget_are_listed():
+    edge = replace(example().edge, closed=True)
+    found = under_budget(1, 2, 4, 5, edge=edge, safe=None, spec={"soak": 99, "headroom": 0.1})
+
+    assert found.seen == "batch 5 not soaked; no safe batch sought"
+    soaked = replace(edge, soaked_batches=99)
+    assert under_budget(1, 2, 4, 5, edge=soaked, spec={"soak": 99, "headroom": 0.1}) is None
+
+
 def test_budget_that_ends_before_a_search_names_the_largest_row_that_ran():
     assert under_budget(64, edge=None, safe=None, trials=()).seen.startswith("the search stopped at batch 64;")
 

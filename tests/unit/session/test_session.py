@@ -368,6 +368,18 @@ def test_row_that_fails_while_others_hold_memory_is_timed_again():
     assert next(answers, None) is None
 
 
+def test_rows_above_an_edge_are_dropped_if_other_processes_took_memory_since():
+    session, oracle = session_of(Trial(batch_size=32))
+    session.update(rows=tuple(replace(row(size, 5.0), memory_of_others_bytes=0) for size in (16, 32, 64)))
+    edge = Edge(largest_batch=32, limited_by="memory", fails_at=33)
+
+    session.drop_outdated_rows(edge)
+    assert [one.batch_size for one in session.record.rows] == [16, 32, 64]
+    oracle.memory_of_others_bytes = lambda: 5 * 2**30
+    session.drop_outdated_rows(edge)
+    assert [one.batch_size for one in session.record.rows] == [16, 32]
+
+
 def raise_device_in_use():
     raise DeviceInUse("other processes hold 1 GiB of the device")
 

@@ -124,6 +124,9 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
         *([f"{few(lacking)} not timed"] if lacking else []),
         *([f"{few(early)} timed briefly"] if early else []),
     ]
+    if edge is not None and edge.closed and edge.largest_batch:
+        left_out += [f"batch {largest} not soaked"] if edge.soaked_batches < (spec.soak or 0) else []
+        left_out += ["no safe batch sought"] if spec.headroom is not None and record.safe is None else []
     if left_out:
         yield Notice(
             kind="budget",
