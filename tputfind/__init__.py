@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     from tputfind.runners.find import find
     from tputfind.runners.tune import tune
     from tputfind.session.forecast import forecast
+    from tputfind.sizing.planner.costs import Price
     from tputfind.sizing.planner.plan import size
     from tputfind.stages.timer import StageTimer
     from tputfind.step import Context, Step, context
 
 __all__ = [
     "Context",
+    "Price",
     "Record",
     "StageTimer",
     "Step",
@@ -56,6 +58,7 @@ _HOMES = {
     "load": "tputfind.readers.results",
     "load_record": "tputfind.record.files",
     "size": "tputfind.sizing.planner.plan",
+    "Price": "tputfind.sizing.planner.costs",
     "Record": "tputfind.record.record",
     "StageTimer": "tputfind.stages.timer",
     "to_deploy": "tputfind.analysis.answers",

@@ -126,7 +126,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
             "run one model, or a step of your own, on the first N devices; batch sizes are per device",
             "N",
             partial(values.whole, most=MOST_RANKS),
-            default="1",
+            default="no process group",
         ),
     ] = None
     """The ranks of a job; None if there are no ranks, or as many as ``device`` names."""
