@@ -681,7 +681,9 @@ COMPARISON = (
         CPU,
         ("cpu/in_turn.txt",),
         verdicts_in_turn,
-        ("{} of {} equal models compare as slower or faster, {} of {} with a delay of 5 % and {} of {} of 3 %",),
+        (
+            "{} of {} pairs of equal models compare as slower or faster; a delay of 5 % is found in {} of {}, and one of 3 % in {} of {}",
+        ),
     ),
     Claim(
         "Two equal runs compare as `same` (batch 256)",

@@ -194,7 +194,8 @@ DEFINED = (
     "exact to 0.4 %",
     "up to 65 % of the device's highest rate",
     "must reach 25 %",
-    "is 10 ms for mosec and Ray Serve",
+    "is 10 ms for mosec (whole ms) and Ray Serve",
+    "a limit for 99 % of requests",
     "adds 0.5 ms to a batch and 0.05 ms",
     "The last 30 % of",
 )

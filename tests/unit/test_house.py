@@ -36,7 +36,7 @@ def test_each_seam_takes_at_most_seven_existing_files(what, listed):
 
 def test_the_seams_of_the_design_are_all_there():
     seams = ["a device", "a mode", "a model source", "a result", "a notice", "a column", "a command"]
-    seams += ["an option of a measurement", "a batcher"]
+    seams += ["an option of a measurement", "an option of `size`", "a batcher"]
     assert [what for what, _ in ROWS] == seams
 
 
