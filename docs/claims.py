@@ -682,7 +682,10 @@ COMPARISON = (
         ("cpu/in_turn.txt",),
         verdicts_in_turn,
         (
-            "{} of {} pairs of equal models compare as slower or faster; a delay of 5 % is found in {} of {}, and one of 3 % in {} of {}",
+            (
+                "{} of {} pairs of equal models compare as slower or faster; a delay of 5 % is found in {} of {}, "
+                "and one of 3 % in {} of {}"
+            ),
         ),
     ),
     Claim(
