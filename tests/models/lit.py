@@ -218,6 +218,10 @@ class Records(WithData):
         super().__init__()
         self.calls = []
 
+    def on_after_batch_transfer(self, batch, _dataloader_idx):
+        self.calls.append(("after", torch.is_autocast_enabled("cpu")))
+        return batch
+
     def on_train_batch_start(self, _batch, batch_idx) -> None:
         self.calls.append(("start", batch_idx, self.global_step))
 
@@ -229,6 +233,7 @@ class Records(WithData):
         super().optimizer_step(epoch, batch_idx, *rest)
 
     def training_step(self, batch, batch_idx):
+        self.calls.append(("training", torch.is_autocast_enabled("cpu")))
         return super().training_step(batch, batch_idx)["loss"]
 
     def on_train_batch_end(self, outputs, _batch, batch_idx) -> None:

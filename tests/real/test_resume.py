@@ -191,6 +191,20 @@ def test_same_command_with_resume_continues_and_finished_record_is_shown(tmp_pat
     assert (tmp_path / "cut.json").read_bytes() == before
 
 
+def test_finished_record_is_refused_for_a_model_that_was_changed(tmp_path, ask):
+    path = tmp_path / "net.py"
+    path.write_text((MODELS / "plain.py").read_text())
+    named = (f"{path}:sleeps", "--batch-sizes", 1, *QUICK)
+    first = ask(tmp_path, *named)
+    (record,) = (tmp_path / "results").glob("*.json")
+    path.write_text(path.read_text() + "\n")
+
+    second, shown = ask(tmp_path, *named, "--resume", record), ask(tmp_path, "--resume", record)
+
+    assert (first.status, second.status, shown.status) == (0, 2, 0), first.err + second.err
+    assert "was changed" in second.err
+
+
 def test_record_without_timed_rows_is_shown_if_it_has_an_edge(resumed, cut_short):
     edge = {"largest_batch": 10_240, "limited_by": "index", "fails_at": 10_752, "closed": False}
     shown = resumed(cut_short, rows=[], edge=edge, finished="2026-01-01T00:00:00Z")

@@ -71,6 +71,17 @@ def scripted(path):
     torch.jit.save(torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval()), path)
 
 
+def test_frozen_script_runs_with_its_constants(tmp_path, ask):
+    script = torch.jit.script(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten()).eval())
+    torch.jit.save(torch.jit.freeze(script), tmp_path / "frozen.pt")
+
+    asked = ("--input-size", "3x8x8", "--device", "cpu", "--batch-sizes", 2, *QUICK)
+    ran = ask(tmp_path, tmp_path / "frozen.pt", *asked)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().rows[0].status == "ok"
+
+
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_exported_program_is_measured_with_its_exported_inputs(tmp_path, ask, dtype):
     exported(tmp_path / "tokens.pt2", {0: Dim.DYNAMIC})

@@ -120,6 +120,8 @@ def _read_record_to_resume(given: Given, options: Mapping[str, object], places: 
     if len(list(sweep.each_recipe(options))) > 1:
         raise BadRequest("--resume goes on with one record, and several recipes were asked for")
     spec = read_spec(models[0], options) if models else _merge_patience(record.spec, patience)
+    if models and record.finished is not None and spec.model == record.spec.model:  # its answers are shown as they are
+        resume.check_file(record)
     sources = [Source("the record to go on with", path), *model_sources([spec])]
     folder = None if places.folder is None else Path(os.path.realpath(path)).parent
     table = None if folder is None else table_of(path)

@@ -305,10 +305,14 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         winner = _on(lane.device, course.leader)
         children = lane.homes.get(winner, lane.sides[0])
         winner = msgspec.structs.replace(winner, budget_s=max(round(left_s), 1), batch_sizes=only)
+        if before is not None:
+            children.end_within(max(left_s, 1.0))
+            record = recorded_winner(before, winner, inspect(winner, children))
         for each in everyone:
             each.end_within(None)
-        record = None if before is None else recorded_winner(before, winner, inspect(winner, children))
         if record is None:
+            left_s = begin_s + asked.budget_s - monotonic()
+            winner = msgspec.structs.replace(winner, budget_s=max(round(left_s), 1))
             job = Job([winner], asked.folder, asked.command, first=_first_sizes(winner, raced_at[0]))
             (measured,) = sweep(job, children, progress)
             file, record = measured.file, measured.record if measured.record.rows else None

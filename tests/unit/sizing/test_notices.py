@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from support.records import CPU_CAN, example, row, whole
 
 from tputfind.record.record import Failure, Notice, Record, Row
+from tputfind.record.spec import Spec, own_step
 from tputfind.sizing.engine.replications import Outcome
 from tputfind.sizing.planner.inverse import Edge
 from tputfind.sizing.planner.notices import notices
@@ -52,6 +53,12 @@ def every(one: Record, cap: int, largest: int, tail_high_ms: float = 1.0, **opti
     outcome = outcome_of(cap, tail_high_ms)
     demand = read_demand({"rate": 5, "slo": "50ms", "overhead": "1ms", **options})
     return list(whole(list(notices(one, outcome, largest, demand))))
+
+
+def test_record_of_an_own_step_may_be_of_training():
+    made = record((1, 1000), (4, 1000), (8, 1000))
+
+    assert "own_step" in [one.kind for one in told(replace(made, spec=own_step(Spec(model="net.py:step"))))]
 
 
 def test_sound_record_gives_no_notices():

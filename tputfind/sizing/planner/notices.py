@@ -104,6 +104,13 @@ def notices(
             cause="samples= of the step says so",
             advice="give the rate and samples a request in units of the batch size",
         )
+    if record.spec.phase == "step":
+        yield Notice(
+            kind="own_step",
+            seen="a step of your own is taken for the answer to a batch of requests",
+            cause="whether it trains is unknown",
+            advice="size no training",
+        )
     measured = {row.batch_size for row in timed_rows(record)}
     smallest = min(measured, default=1)
     if smallest > (demand.samples_per_request[0][0] if demand.is_whole else 1):

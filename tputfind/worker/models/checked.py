@@ -19,6 +19,7 @@ import torch
 from tputfind.errors import BadRequest
 from tputfind.processes.children import TRUSTED
 from tputfind.processes.failures import said
+from tputfind.step import context
 from tputfind.worker.models import programs
 
 HINT: Final = "--trust-model-file loads it nevertheless: what is in the file then runs as you"
@@ -71,7 +72,11 @@ def load_script(path: Path) -> Any:
         if not trusts_files():
             _check_script(path, file)
         same = f"/proc/self/fd/{file.fileno()}"  # given the open file, torch would copy it into memory
-        return torch.jit.load(same, map_location="cpu")  # type: ignore[no-untyped-call]
+        script: Any = torch.jit.load(same, map_location="cpu")  # type: ignore[no-untyped-call]
+        if any(True for _ in (*script.parameters(), *script.buffers())):
+            return script
+        # The weights of a frozen script are constants, which no ``to`` moves.
+        return torch.jit.load(same, map_location=f"{context().device}")  # type: ignore[no-untyped-call]
 
 
 class _Archive:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import cycle, islice
 from typing import Any, Final, NoReturn, Self
@@ -116,7 +116,10 @@ class TrainingStep(nn.Module):
         self._numbered = "batch_idx" in takes or sum(each.kind in positional for each in takes.values()) > 1
 
     def forward(self, batch: object) -> object:
-        batch = self.inner.on_after_batch_transfer(batch, 0)
+        kind = self.inner.device.type
+        # A trainer calls the hook before it enters autocast.
+        with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+            batch = self.inner.on_after_batch_transfer(batch, 0)
         if self._numbered:
             return self.inner.training_step(batch, self.number)
         return self.inner.training_step(batch)
