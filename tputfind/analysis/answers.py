@@ -4,8 +4,6 @@ from collections.abc import Iterable, Sequence
 from math import inf, isqrt
 from typing import Final, Literal, NamedTuple
 
-import msgspec
-
 from tputfind import stats
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Edge, Record, Row, Trial, check_record
@@ -89,10 +87,17 @@ def best_under(rows: Sequence[Row], slo_ms: float, percent: float) -> Row | None
     return fastest([row for row, latency_ms in known if latency_ms is not None and latency_ms <= slo_ms])
 
 
+def deployable(record: Record) -> tuple[Row, ...]:
+    """Return the rows up to the safe batch, if one of them was timed; else all."""
+    most = record.safe.largest_batch if record.safe is not None else 0
+    safe = tuple(row for row in record.rows if row.samples_per_s is not None and row.batch_size <= most)
+    return safe or record.rows
+
+
 def fastest_within_slo(record: Record) -> Row | None:
-    """Return the row of the highest throughput among those that meet the record's SLO, if it has one; None if none."""
-    spec = record.spec
-    return fastest(record.rows) if spec.slo_ms is None else best_under(record.rows, spec.slo_ms, spec.percentile)
+    """Return the row of the highest throughput among the deployable ones that meet the record's SLO, if it has one."""
+    spec, rows = record.spec, deployable(record)
+    return fastest(rows) if spec.slo_ms is None else best_under(rows, spec.slo_ms, spec.percentile)
 
 
 def slo_of(spec: Spec) -> str:
@@ -121,12 +126,9 @@ def to_deploy(record: Record) -> Row | None:
         BadRequest: ``record`` is not a Record.
     """
     check_record("record", record)
-    most = record.safe.largest_batch if record.safe is not None else 0
-    if rows := tuple(row for row in record.rows if row.samples_per_s is not None and row.batch_size <= most):
-        record = msgspec.structs.replace(record, rows=rows)
     if record.spec.slo_ms is not None:
         return fastest_within_slo(record)
-    return knee(record.rows) or fastest(record.rows)
+    return knee(deployable(record)) or fastest(deployable(record))
 
 
 def peak_bytes(record: Record, measured: Row | Trial) -> int | None:

@@ -15,7 +15,7 @@ _MODELS: Final = ("MODEL", "PATTERN")
 def complete_value(
     takes: str | tuple[str, ...] | None, incomplete: str, *, lists: bool = False
 ) -> list[CompletionItem]:
-    """Return completions of a value, or of the last in ``lists``; ``takes`` are its choices, or its placeholder."""
+    """Return completions of a value; with ``lists``, of the last one. ``takes`` are its choices, or its placeholder."""
     if isinstance(takes, tuple):
         return [CompletionItem(choice) for choice in _choices(takes, incomplete, lists)]
     words = models() if takes in _MODELS else ["DEFAULT"] if takes == "NAME|FILE" else []

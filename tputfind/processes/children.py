@@ -110,7 +110,8 @@ class Children:
 
         ``trust_model_file`` says whether model files may run code when they are loaded. ``live`` is the open file of
         the user's own object, which the caller closes; children open it again by its number, so that it needs no name.
-        ``variables`` are added to the environment of the server and its children, which run on these ``cores`` only.
+        ``variables`` are added to the environment of the server and its children, which run on ``cores`` only, None
+        for all.
         """
         self._copies: list[_Copy] = []
         self._others: list[_Copy] = []  # those of them that serve the other ranks
@@ -130,7 +131,7 @@ class Children:
         self._wanted: tuple[str, ...] = ()
         self._sending = Lock()
         self._deadline_s = self._last_start_s = self._end_s = math.inf
-        """When the child at work is killed, the last trial may start, and the whole budget ends."""
+        """Monotonic times: the child at work is killed, the last trial may start, the budget ends; infinite without."""
 
     def __enter__(self) -> Self:
         return self

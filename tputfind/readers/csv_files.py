@@ -29,7 +29,7 @@ _ZONE: Final = re.compile("[0-9]+(Z|[+-][0-9]{2})")
 _HOURS: Final = re.compile("[0-9]{1,2}:[0-9]{2}")
 _OTHER_UNIT: Final = re.compile(
     "(?<![a-z])(ms|msecs?|millis[a-z]*|[uµμ]s|usecs?|micros[a-z]*|ns|nanos[a-z]*|"  # two letters that look alike
-    "mins?|minutes?|h|hrs?|hours?|days?)(?![a-z])"
+    "(?<!of_)(?<!in_)(?:mins?|minutes?|h|hrs?|hours?|days?)$)(?![a-z])"
 )
 Kind = Literal["number", "date"]
 

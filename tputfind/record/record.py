@@ -127,7 +127,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     CPU they are resident memory and address space beyond the idle process. ``memory_limit_bytes`` is the limit of the
     trial, None if only the device's memory limited it; ``memory_of_others_bytes`` is the device memory that other
     processes held when it began. ``seconds`` is the duration of the process, measured by its parent. ``trace`` is the
-    allocator's log. ``returned`` is the number of values in the smallest output of a step after the first.
+    allocator's log, if it keeps one. ``seen`` are observations of the model, and ``returned`` is the number of values
+    in the smallest output of a step after the first.
     """
 
     batch_size: Count
@@ -217,8 +218,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     device and tried again. ``memory_of_others_bytes`` is the device memory that other processes held when the latest
     process began. ``seconds`` is the time that the processes spent on the row, 0 for one that died. ``ended_by`` is why
     no further process timed it, None while one is due. ``parameter_bytes`` are the bytes of the model's parameters by
-    dtype, as measured, and ``gradient_bytes`` those of the gradients of trained ones. ``samples`` is the number of
-    samples of a step, if a step of the user's own sets one that is not the batch size.
+    dtype, as measured, and ``gradient_bytes`` those of the gradients of trained ones. ``seen`` are observations of
+    the model. ``samples`` is the number of samples of a step, if a step of the user's own sets another than the batch
+    size.
     """
 
     batch_size: Count

@@ -189,7 +189,7 @@ def _deploy(record: Record, best: Row) -> str:
     if row is best or answers.scatter((row, best)) > ROUGH:
         return ", ".join(figures)
     saved = f" at {latency_ms / slowest_ms:.0%} of its latency" if latency_ms and slowest_ms else ""
-    faster = [one for one in record.rows if (one.samples_per_s or 0.0) > rate]
+    faster = [one for one in answers.deployable(record) if (one.samples_per_s or 0.0) > rate]
     unknown = any(percentile(one.latency_ms, percent) is None and not answers.too_late(spec, one) for one in faster)
     more = f"its p{percent:g} is unknown: measure with --slo and a longer --max-seconds"
     left_out = f"; a faster batch may meet the SLO, but {more}" if unknown and spec.slo_ms is not None else ""
@@ -240,7 +240,8 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
 
 def _rival(record: Record, best: Row) -> Row | None:
     """Return a larger batch with an interval so wide that it may beat the fastest; None if there is no such batch."""
-    larger = [row for row in record.rows if row.batch_size > best.batch_size and not answers.too_late(record.spec, row)]
+    larger = [row for row in answers.deployable(record) if row.batch_size > best.batch_size]
+    larger = [row for row in larger if not answers.too_late(record.spec, row)]
     known = [(interval, row) for row in larger if (interval := answers.throughput_interval(row)) is not None]
     unsure = [(interval.high, row) for interval, row in known if interval.half_width > answers.PROVISIONAL_SHARE]
     faster = [row for high_per_s, row in unsure if high_per_s > (best.samples_per_s or 0.0)]

@@ -282,6 +282,7 @@ class Course:
         """Let variants that seemed to take too long meet a leader if rounds are shorter than expected."""
         left_s = self._until_s - self._clock()
         untried = [spec for spec, one in self._contenders.items() if one.outcome == "untried"]
+        untried = [spec for spec in untried if frozenset((self.leader, spec)) not in self._settled]  # by an accident
         in_time = {spec for spec in untried if _CERTAINLY * self._expected_s(self.leader, spec) <= left_s}
         self._met -= in_time
         self._all_met = self._all_met and not in_time

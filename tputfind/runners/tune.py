@@ -268,9 +268,11 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         contenders = resumed_contenders(before, asked.goal, plain, name, sha256)
         batch_size, plain, timed = before.batch_size, contenders[0].spec, before.timed
 
-    if cost.alone or plain.slo_ms is not None:  # each instance takes a sample, which counts as throughput
-        fitting = (count for count in levels["instances"] if int(count) * plain.granularity <= batch_size)
+    if cost.alone or plain.slo_ms is not None:  # more instances than samples would race with more samples than others
+        fitting = [count for count in levels["instances"] if int(count) * plain.granularity <= batch_size]
         levels["instances"] = tuple(fitting) or (plain.instances,)
+        if all(len(values) < 2 for values in levels.values()):
+            raise BadRequest(f"batch {batch_size} is too small for instances, and there is nothing else to vary")
 
     lanes = [
         _Lane(place.name, both, Watch(one.device_uuid if cost.needs == "health" else None), {})
@@ -324,7 +326,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
         ended_by = None if isinstance(error, OutOfTime) else error
     except KeyboardInterrupt:
         interrupted = True
-    if interrupted and record is None and before is not None:
+    if record is None and file is None and before is not None:
         record = recorded_winner(before, course.leader)
     race = Race(
         goal=asked.goal,

@@ -164,9 +164,10 @@ def recorded_winner(race: Race, winner: Spec, inspection: Inspection | None = No
     Without an ``inspection``, only the specs are compared, and the record's batch sizes may be any.
     """
     record = race.record
-    if record is None or record.finished is None or any(row.ended_by == "budget" for row in record.rows):
+    if record is None or record.finished is None or not (record.edge is None or record.edge.closed):
         return None
-    if record.spec.batch_sizes is None and (record.edge is None or not record.edge.closed):
+    is_whole = record.edge is not None or record.spec.batch_sizes is not None
+    if inspection is not None and (not is_whole or any(row.ended_by == "budget" for row in record.rows)):
         return None
     winner = msgspec.structs.replace(winner, budget_s=record.spec.budget_s)
     try:

@@ -100,8 +100,11 @@ def _time_first(session: Session) -> None:
 def _time_up_to(session: Session, edge: Edge, progress: Progress) -> None:
     """Time the powers of two up to an edge, the edge and the safe batch; search again if the edge's row fails."""
     while True:
-        session.update(edge=edge)
         session.drop_outdated_rows(edge)
+        if edge.largest_batch == 0 and session.record.trials and not session.record.rows:
+            smallest = min(session.record.trials, key=lambda trial: trial.batch_size)
+            session.update(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
+        session.update(edge=edge)
         safe = _search_safe(session, edge) if edge.closed else None
         session.update(safe=safe)
         spec = session.record.spec
@@ -136,9 +139,6 @@ def _search(session: Session, progress: Progress) -> Edge:
         if steady:
             break
         progress.did("other processes took or freed memory of the device: asking the edge again")
-    if edge.largest_batch == 0 and not session.record.rows:
-        smallest = min(session.record.trials, key=lambda trial: trial.batch_size)
-        session.update(rows=(Row(batch_size=smallest.batch_size, failure=smallest.failure),))
     if edge.limited_by == "timeout" and edge.fails_at is None and session.lacks_time():
         edge = msgspec.structs.replace(edge, limited_by="cut_short")  # by the budget, not by the limit of a search
     soaked_batches = spec.soak if edge.largest_batch else 0

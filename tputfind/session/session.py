@@ -394,7 +394,8 @@ class Session:
 
     def edge_is_current(self, edge: Edge) -> bool:
         """Whether both sides of an edge were tried at the same memory use of other processes as now."""
-        largest = [one for one in self.record.attempts if one.batch_size == edge.largest_batch]
+        largest: list[Row | Trial] = [row for row in self.record.rows if row.batch_size == edge.largest_batch]
+        largest = largest or [trial for trial in self.record.trials if trial.batch_size == edge.largest_batch]
         above = [one for one in self.record.attempts if one.batch_size == edge.fails_at]
         return all(not taken or any(map(self._has_same_memory_use, taken)) for taken in (largest, above))
 
@@ -403,7 +404,8 @@ class Session:
         kept = (
             row for row in self.record.rows if row.batch_size <= edge.largest_batch or self._has_same_memory_use(row)
         )
-        self.update(rows=tuple(kept))
+        if len(rows := tuple(kept)) < len(self.record.rows):
+            self.update(rows=rows)
 
     def _passed_below(self, batch_size: int) -> Passed | None:
         taken = [one for one in self.record.attempts if one.failure is None]

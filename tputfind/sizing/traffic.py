@@ -139,7 +139,7 @@ def without_idle(times: NDArray[np.float64], longest: float, window: float) -> N
 
 
 def gaps_of(times: Sequence[float], names: Sequence[str]) -> tuple[float, ...]:
-    """Return the times between requests from their times; raise ValueError, with one of ``names``, if these fall."""
+    """Return the times between requests; ValueError, with one of ``names``, if times fall or lie too far apart."""
     for number, (before, time) in enumerate(pairwise(times), start=1):
         if not 0 <= time - before <= _LONGEST_GAP:
             rise = f"times must rise, by at most {_LONGEST_GAP:g}"

@@ -171,8 +171,14 @@ class Batch:
         return restore
 
     @property
-    def shapes(self) -> tuple[tuple[int | None, ...], ...]:
+    def shapes(self) -> tuple[object, ...]:
         return tuple(shape_of(tensor) for tensor in tensors_of(self._inputs))
+
+    @property
+    def values_per_sample(self) -> int | None:
+        """The floating-point inputs of a sample; None without any, as of tokens, of which a model makes far more."""
+        floats = [tensor for tensor in tensors_of(self._inputs) if tensor.is_floating_point() and not tensor.is_nested]
+        return sum(tensor.numel() for tensor in floats) // self.size if floats else None
 
     def again(self) -> Batch:
         """Return a new batch of the same inputs, which runs the model eagerly and restores no inputs."""
@@ -250,11 +256,13 @@ class Batch:
 
 
 def empty_on_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:
-    """Return memory of the host for a copy of a tensor; MemoryError if too little can be pinned."""
+    """Return memory of the host for a copy of a tensor; MemoryError if there is too little, or too little to pin."""
     try:
         return torch.empty_like(tensor, device="cpu", pin_memory=pinned)
-    except RuntimeError as error:  # the driver calls it out of memory, like that of the device
-        raise MemoryError(f"the host's memory cannot hold a copy of the batch: {error}") from None
+    except RuntimeError as error:
+        if not any(words in f"{error}" for words in ("out of memory", "can't allocate")):
+            raise
+        raise MemoryError("the host has too little memory for a copy of the batch") from None  # not the device
 
 
 def _copy_to_host(tensor: torch.Tensor, shared: Container[int]) -> torch.Tensor:

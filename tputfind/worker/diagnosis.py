@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from math import prod
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -24,7 +23,7 @@ from tputfind.worker.workload import Workload, gradients
 _STEPS: Final = 2
 _LARGEST_OF_FEW: Final = 2**16
 _MOST_VALUES: Final = 2**25
-"""Input values of a batch that is tried because an error names its size; up to 512 samples may have more."""
+"""Input values of a batch that is tried since an error names its size; one of up to 512 samples may have more."""
 _MOST_LENGTHS: Final = 8
 """Inputs that are tried as the only lengths on the host."""
 _SHOWN: Final = 3
@@ -37,8 +36,8 @@ def diagnose(asked: Diagnose) -> Diagnosis:
     If the smallest batch runs as it is, a larger one can only be helped by samples that are not repeated; or the
     smallest batch runs alone, since its one sample is repeated for a fixed number of samples.
 
-    A model that runs without a requested dtype, layout or eval mode alone, or at other batch sizes than the requested
-    ones, raises NoSuchDevice or BadRequest.
+    A model that runs only without a requested dtype, layout or eval mode, or only at other batch sizes than the
+    requested ones, raises NoSuchDevice or BadRequest.
     """
     spec = replace(asked.spec, mode="eager")  # an error of another mode is reported by the mode itself
     device = open_device_of(spec, asked.can)
@@ -137,8 +136,8 @@ class _Attempt:
             with gradients(self.spec):
                 batch = self._workload.batch(batch_size)
                 self.seen = batch.seen
-                values = sum(prod(length or 1 for length in shape) for shape in batch.shapes) // batch_size
-                self.largest = max(LARGEST_NAMED, min(_LARGEST_OF_FEW, _MOST_VALUES // max(values, 1)))
+                if (values := batch.values_per_sample) is not None:
+                    self.largest = max(LARGEST_NAMED, min(_LARGEST_OF_FEW, _MOST_VALUES // max(values, 1)))
                 for _ in range(_STEPS):
                     if batch.restore is not None:
                         batch.restore()

@@ -53,7 +53,7 @@ class Drawn:
         if example.is_floating_point() or example.is_complex():
             return cls(shape, axis, example.dtype if example.is_complex() else None)
         most = int(example.max()) if example.numel() else 1
-        return cls(shape, axis, example.dtype, below=max(1, most + 1))  # of zeros alone, an index of a table of one row
+        return cls(shape, axis, example.dtype, below=max(1, most + 1))  # zeros alone may index a table of one row
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
         shape, axis = self.sample_shape, self.axis
@@ -122,7 +122,12 @@ def forward_of(module: nn.Module) -> Callable[..., object]:
     """Return the ``forward`` that takes a module's arguments: that of the inner one if it is compiled or averaged."""
     while True:
         inner = getattr(module, "_orig_mod", None)
-        if inner is None and all(kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) for kind in _kinds(module)):
+        of_torch = type(module).__module__.startswith("torch.")  # as AveragedModel and DataParallel
+        if (
+            inner is None
+            and of_torch
+            and all(kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) for kind in _kinds(module))
+        ):
             inner = getattr(module, "module", None)
         if not isinstance(inner, nn.Module):
             return module.forward
@@ -313,8 +318,8 @@ def outline(
 
     Two inputs with equal outlines have the same number of samples, whatever their numbers are. ``known`` holds objects
     and their outlines, by id; a part that refers back to the value has the name of its type. With ``any_numbers``, the
-    outline has types instead of integers and of objects without length, parts or a hash of their content, and lengths
-    instead of texts: it is equal for the inputs of two draws.
+    integers and opaque objects count by their type, and texts by their length, so that two draws of the same sizes have
+    equal outlines.
     """
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):

@@ -75,9 +75,14 @@ def convert_parts(value: Any, parts: Mapping[Any, Any], convert: Callable[[Any],
 
 def _copy_to_fill(value: Any) -> Any:
     """Return an empty list or dict, or a shallow copy of another value, for ``_set_parts``."""
-    if isinstance(value, list):
-        made = [] if type(value) is list else copy.copy(value)  # a subclass may have attributes
-        made.clear()
+    if type(value) is list:
+        return []
+    if isinstance(value, list):  # a subclass may have attributes, or refuse changes
+        try:
+            made = copy.copy(value)
+            made.clear()
+        except Exception:
+            return []
         return made
     is_frozen = isinstance(value, Mapping) and not isinstance(value, MutableMapping)
     return {} if type(value) is dict or is_frozen else copy.copy(value)
@@ -167,7 +172,7 @@ def copy_containers(value: Any, depth: int = 0, copies: Copies | None = None, *,
 
 
 def has_same_parts(one: object, other: object, depth: int = 0, seen: Copies | None = None) -> bool:
-    """Return whether a value and its copy by ``copy_containers`` hold the same objects; ``seen`` are compared."""
+    """Return whether a value and its copy by ``copy_containers`` hold the same objects; ``seen`` has earlier pairs."""
     seen = {} if seen is None else seen
     if one is other or depth > _DEEPEST or (id(one) in seen and seen[id(one)][1] is other):
         return True

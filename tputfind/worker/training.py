@@ -18,7 +18,7 @@ from tputfind.record.record import OutputCheck
 from tputfind.record.spec import Spec
 from tputfind.units import echo
 from tputfind.worker import ranks
-from tputfind.worker.structures import drain_value, parts_of, tensors_of
+from tputfind.worker.structures import attributes_of, drain_value, parts_of, tensors_of
 
 _LEARNING_RATE: Final = 1e-4
 """Small, so that the weights stay in range; nothing needs to be learnt."""
@@ -210,8 +210,12 @@ def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.opti
     An optimizer that wraps another one steps by that, or by methods of its own, as those of SAM and Lightning Fabric.
     Steps of an optimizer that neither is one of torch nor wraps one are not seen: it is left out.
     """
-    kind = torch.optim.Optimizer
-    seen = (one for one in optimizers if any(isinstance(each, kind) for each in (one, *vars(one).values())))
+
+    def is_seen(value: object, depth: int = 2) -> bool:
+        parts = value if isinstance(value, (list, tuple)) else (attributes_of(value) or {}).values() if depth else ()
+        return isinstance(value, torch.optim.Optimizer) or any(is_seen(part, depth - 1) for part in parts if depth)
+
+    seen = filter(is_seen, optimizers)
     idle = _Idle((id(optimizer), optimizer) for optimizer in seen)
     seen_by_hook = ref(idle)
 
@@ -236,7 +240,8 @@ def stand_in_loss(output: Any) -> torch.Tensor:
     """
     leaves = [leaf for leaf in tensors_of(output) if leaf.requires_grad]
     if isinstance(output, torch.Tensor) and output.is_floating_point() and not output.dim() and not leaves:
-        raise CannotRunSo("its loss requires no gradient")  # of a batch of one sample, which has no pairs
+        # As a loss of pairs does in a batch of one sample.
+        raise CannotRunSo("its loss requires no gradient: return one that is not detached")
     if not leaves:
         raise BadRequest(
             f"--phase train: the model returns {type(output).__name__}, in which no tensor requires gradients",

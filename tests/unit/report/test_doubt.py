@@ -27,7 +27,7 @@ def measured(factors: tuple[float, ...], **asked: object) -> Record:
         for size, pace_ms in PACES_MS.items()
     ]
     spec = replace(example().spec, **{"slo_ms": None, "processes": 3, **asked})
-    return replace(example(), spec=spec, rows=tuple(rows), notices=())
+    return replace(example(), safe=None, spec=spec, rows=tuple(rows), notices=())
 
 
 QUIET, NOISY, WILD = (1.0, 1.01, 0.99), (1.0, 1.3, 1.1), (1.0, 2.0, 1.2)
@@ -79,7 +79,7 @@ def test_lone_timed_batch_is_not_called_the_fastest():
     both = measured(QUIET)
     lone = replace(both, rows=both.rows[1:])
 
-    assert "the fastest" in deploy(replace(measured(QUIET, slo_ms=100.0), safe=None))
+    assert "the fastest" in deploy(measured(QUIET, slo_ms=100.0))
     assert "the fastest" not in deploy(lone)
     assert "samples/s, the only one timed, " in deploy(lone)
     assert dict(text.summary(lone))["Fastest batch"].endswith(" samples/s, the only one timed")

@@ -319,7 +319,7 @@ def _deploy_reason(record: Record, row: Row, best: Row) -> str:
         return doubt.partition(";")[0]
     if record.spec.slo_ms is not None:
         return f"the fastest with p{record.spec.percentile:g} within {format_amount(record.spec.slo_ms)} ms"
-    if row is answers.knee(record.rows):
+    if row is answers.knee(answers.deployable(record)):
         return f"the smallest with {answers.KNEE_SHARE:.0%} of the best throughput"
     return "the only batch size that was timed"
 

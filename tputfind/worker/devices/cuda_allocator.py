@@ -52,7 +52,7 @@ class Recorder:
         self._expandable = expandable
         self._outside: list[tuple[int, int]] = []
         self._before_reset = self._fixed = 0
-        self._before_reset = -self._count_allocations()  # by the user's file: the history does not have them
+        self._before_reset = -self._count_allocations()  # those before the history begins
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_MOST_ENTRIES, device=index)
 
     def reset(self) -> None:

@@ -37,7 +37,7 @@ _PATH: Final = list(sys.path)
 
 
 def find_model(spec: Spec) -> Source:
-    """Return the source of the model that the spec names; raise UnknownModel or BadRequest if there is none."""
+    """Return the source of the model that the spec names; UnknownModel without one, BadRequest for unfit inputs."""
     if spec.sequence_length is not None and spec.source != "hf":
         raise BadRequest(f"--sequence-length is for hf: models; {spec.model} is given the shape of a sample")
     if spec.source == "factory":

@@ -59,7 +59,8 @@ def _tokens(model: Model) -> Drawn:
     tables = {name.rpartition(".")[2]: len(table) for name, table in model.module.named_buffers() if table.dim()}
     if "af2_to_esm" in tables:  # amino acids, which ESMFold translates to its own tokens
         return _integers(tables["af2_to_esm"] - 1, _text_length(model))
-    if "audio_tokens_offsets" in tables:  # a text token and a code of each codebook
+    if "audio_tokens_offsets" in tables and hasattr(model.config, "codebook_vocab_size"):
+        # Kyutai's speech to text takes a text token and a code of each codebook.
         return _integers(
             min(vocabulary, model.config.codebook_vocab_size), _text_length(model), tables["audio_tokens_offsets"]
         )

@@ -116,7 +116,7 @@ class TrainingStep(nn.Module):
         self._numbered = "batch_idx" in takes or sum(each.kind in positional for each in takes.values()) > 1
 
     def forward(self, batch: object) -> object:
-        kind = self.inner.device.type
+        kind = next((weight.device.type for weight in self.inner.parameters()), "cpu")
         # A trainer calls the hook before it enters autocast.
         with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
             batch = self.inner.on_after_batch_transfer(batch, 0)

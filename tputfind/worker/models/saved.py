@@ -268,8 +268,8 @@ def _key_of_weights(checkpoint: Mapping[str, Any]) -> list[str]:
 def _weights_of(own: Mapping[str, torch.Tensor], state: dict[str, Any]) -> dict[str, Any]:
     """Return a module's weights in a state dict by the keys of its ``own``; the state dict itself if some are missing.
 
-    Keys of the state dict may have parts of wrappers, and one common prefix, as in a checkpoint of Lightning. Others
-    are left out, such as the number of averaged models. Of tied weights, one suffices.
+    Keys of the state dict may have parts of wrappers, and one common prefix, as in a checkpoint of Lightning; those
+    without the prefix are left out, as is the number of averaged models. Of tied weights, one suffices.
     """
     tied: dict[int, list[str]] = {}
     for name, tensor in own.items():
@@ -278,8 +278,9 @@ def _weights_of(own: Mapping[str, torch.Tensor], state: dict[str, Any]) -> dict[
         first = next(iter(own), "")
         prefixes = dict.fromkeys(("", *(key.removesuffix(first) for key in held if key.endswith(f".{first}"))))
         fitting = [one for one in prefixes if all(any(one + name in held for name in names) for names in tied.values())]
-        if fitting and (fitting[0] == "" or len(fitting) == 1):
-            return {name: held[fitting[0] + name] for name in own if fitting[0] + name in held}
+        if own and fitting and (fitting[0] == "" or len(fitting) == 1):
+            within = {key.removeprefix(fitting[0]): held[key] for key in held if key.startswith(fitting[0])}
+            return {key: value for key, value in within.items() if key != "n_averaged" or key in own}
     return state
 
 

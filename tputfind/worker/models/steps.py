@@ -43,7 +43,7 @@ def is_step(made: object) -> bool:
 
 
 def source_of_maker(spec: Spec, maker: Callable[[Any], object], path: Path | None = None) -> Source:
-    """Return the source of the steps of a step maker, which makes a function for a batch size: a call is one step."""
+    """Return the source of the steps of a step maker, whose function for a batch size takes one step a call."""
     function = inspect.unwrap(maker)
     if inspect.iscoroutinefunction(function):
         raise BadRequest(

@@ -77,7 +77,7 @@ def check_takes_nothing(model: str, factory: Callable[..., object]) -> None:
 
 
 def package_of(error: ImportError, path: Path) -> tuple[Path, str] | None:
-    """Return where a file belongs, as ``module_name`` does, whose import by its path fails with this error.
+    """Return where a file belongs, in the form of ``module_name``, if importing it by its path raised this error.
 
     It is None for any error but that of a relative import in the file itself.
     """

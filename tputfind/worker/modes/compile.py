@@ -123,7 +123,7 @@ def compile_now(step: Callable[[], object]) -> Compiled:
 
 
 def first_output(step: Callable[[], object]) -> tuple[object, Compiled | None]:
-    """Run the first step of a model as it is; return its output and its own compilations, or None without any."""
+    """Run the first step of a model as it is; return the output and the model's own compilations, if any."""
     before = graphs_now()
     output, seconds, _ = _call_until_compiled(step)
     if graphs_now() == before:
