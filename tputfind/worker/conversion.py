@@ -61,7 +61,7 @@ def move_module(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def library() -> Any:
-    """Return ``torchao.quantization``, or UnknownModel; no process that forks may import it, as it opens CUDA devices."""
+    """Return ``torchao.quantization``, or UnknownModel; no process that forks may import it: it opens CUDA devices."""
     return import_package("torchao", "quantize") and import_package("torchao.quantization", "quantize")
 
 

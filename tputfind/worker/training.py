@@ -211,11 +211,11 @@ def idle_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, torch.opti
     Steps of an optimizer that neither is one of torch nor wraps one are not seen: it is left out.
     """
 
-    def is_seen(value: object, depth: int = 2) -> bool:
+    def has_hook(value: object, depth: int = 2) -> bool:
         parts = value if isinstance(value, (list, tuple)) else (attributes_of(value) or {}).values() if depth else ()
-        return isinstance(value, torch.optim.Optimizer) or any(is_seen(part, depth - 1) for part in parts if depth)
+        return isinstance(value, torch.optim.Optimizer) or any(has_hook(part, depth - 1) for part in parts if depth)
 
-    seen = filter(is_seen, optimizers)
+    seen = filter(has_hook, optimizers)
     idle = _Idle((id(optimizer), optimizer) for optimizer in seen)
     seen_by_hook = ref(idle)
 
