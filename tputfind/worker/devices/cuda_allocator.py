@@ -52,8 +52,8 @@ class Recorder:
         self._expandable = expandable
         self._outside: list[tuple[int, int]] = []
         self._before_reset = self._fixed = 0
-        self._before_reset = -self._count_allocations()  # those before the history begins
         torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_MOST_ENTRIES, device=index)
+        self._before_reset = -self._count_allocations()  # those before the history begins
 
     def reset(self) -> None:
         """Note that the allocator's counters are about to be reset: all allocations so far count as fixed."""
