@@ -243,7 +243,7 @@ def clone(tmp_path):
 
 def test_compared_models_have_the_packages_of_their_own(tmp_path, clone):
     (tmp_path / "theirs.py").write_text("import torchvision\ndef make(): return torchvision.ops.Permute([0, 1])\n")
-    asked = (clone, "theirs.py:make", "--input-size", 4, "--device", "cpu", "--budget", "8s")
+    asked = (clone, "theirs.py:make", "--input-size", 4, "--device", "cpu", "--budget", "30s")
     ran = run(tmp_path, "compare", "--run", *asked)
 
     assert ran.status == 0, ran.err
