@@ -336,7 +336,7 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Notice(msgspec.Struct, frozen=True, kw_only=True):
-    """A notice: what was seen, its likely cause, what to try, and the rows that it concerns; none for the whole run."""
+    """An observation, its likely cause, advice, and the batch sizes of the rows concerned; empty for the whole run."""
 
     kind: str
     seen: str

@@ -9,6 +9,8 @@ from typing import Any, Final, Literal, Self, cast
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._pytree import tree_leaves
 
 from tputfind.worker.structures import (
@@ -25,6 +27,8 @@ _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared."""
 _LARGE_TABLE: Final = 2**17
 """An integer from here on may be a row of a table that no cache holds."""
+_WRAPPERS: Final = (AveragedModel, nn.DataParallel, DistributedDataParallel)
+"""Modules that pass any arguments to another one."""
 CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 """The memory format of layout ``nhwc`` by a tensor's number of dimensions; other tensors have none."""
 
@@ -121,24 +125,10 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
 def forward_of(module: nn.Module) -> Callable[..., object]:
     """Return the ``forward`` that takes a module's arguments: that of the inner one if it is compiled or averaged."""
     while True:
-        inner = getattr(module, "_orig_mod", None)
-        of_torch = type(module).__module__.startswith("torch.")  # as AveragedModel and DataParallel
-        if (
-            inner is None
-            and of_torch
-            and all(kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD) for kind in _kinds(module))
-        ):
-            inner = getattr(module, "module", None)
+        inner = module.module if isinstance(module, _WRAPPERS) else getattr(module, "_orig_mod", None)
         if not isinstance(inner, nn.Module):
             return module.forward
         module = inner
-
-
-def _kinds(module: nn.Module) -> list[Any]:
-    try:
-        return [each.kind for each in inspect.signature(module.forward).parameters.values()]
-    except (TypeError, ValueError):
-        return [None]
 
 
 def _binds(forward: Callable[..., object] | None, call: Call) -> bool:
@@ -317,7 +307,7 @@ def outline(
     """Return the sizes in a value: shapes of tensors and arrays, lengths, integers and texts, also inside of objects.
 
     Two inputs with equal outlines have the same number of samples, whatever their numbers are. ``known`` holds objects
-    and their outlines, by id; a part that refers back to the value has the name of its type. With ``any_numbers``, the
+    and their outlines, by id; a part that refers back to the value has the name of its type. With ``any_numbers``,
     integers and opaque objects count by their type, and texts by their length, so that two draws of the same sizes have
     equal outlines.
     """

@@ -47,7 +47,7 @@ _SEEN: Final[dict[Sight, tuple[str, str, str]]] = {
         "TORCH_LOGS=recompiles says why",
     ),
 }
-"""The observation, its cause and the advice, by what was seen; the kind of notice is the same word or in ``_KINDS``."""
+"""The observation, its cause and the advice, by sight. The notice's kind is the sight, or another in ``_KINDS``."""
 
 
 def model_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice]:

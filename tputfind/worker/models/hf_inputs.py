@@ -229,15 +229,13 @@ def _prompt(model: Model, parts: dict[str, Part], places: Places) -> dict[str, P
     }
     # PaliGemma attends to the image and the text in both directions, Gemma 3 to the image alone.
     is_prefix = any(getattr(config, "model_type", "").startswith("paligemma") for config in model.configs)
-    follow["token_type_ids"] = (
-        Drawn((length,), dtype=torch.int64, below=1) if is_prefix else follow["mm_token_type_ids"]
-    )
-    for modality in MODALITIES:
-        encode = _encode(model, modality) if modality.argument in {"input_features"} & set(places) else None
-        if (
-            encode is not None and "input_features_mask" not in inspect.signature(encode).parameters
-        ):  # it is of features
-            follow["input_features_mask"] = Drawn((places[modality.argument][1],), dtype=torch.bool, ones=True)
+    zeros = Drawn((length,), dtype=torch.int64, below=1)
+    follow["token_type_ids"] = zeros if is_prefix else follow["mm_token_type_ids"]
+    audio = next(one for one in MODALITIES if one.argument == "input_features")
+    encode = _encode(model, audio) if audio.argument in places else None
+    if encode is not None and "input_features_mask" not in inspect.signature(encode).parameters:
+        # The mask is that of features, and not of frames.
+        follow["input_features_mask"] = Drawn((places[audio.argument][1],), dtype=torch.bool, ones=True)
     given = {name: follow[name] for name in follow if name in parts}
     return {"input_ids": Prompt(text, tuple(places.values()))} | given
 
