@@ -268,10 +268,13 @@ def _interruption(
         what = "what was measured until then is saved" if saved else "nothing was saved"
         return Interrupted(f"interrupted; {what}", again if saved and request.job.folder else "")
     rest = f"; not begun: {', '.join(not_begun)}" if not_begun and kept else ""
-    if not any(one.file.path for one in kept):
-        return Interrupted(f"interrupted; nothing was saved{rest}")
-    what = "what was measured until then is saved" if saved else "an earlier state is saved"
-    unfinished = [one.file.path for one in kept if one.file.path and resume.can_go_on(one.record)]
+    if saved:
+        what = "what was measured until then is saved"
+    else:
+        what = "an earlier state is saved" if any(one.file.path for one in kept) else "nothing was saved"
+    goes_on = [one.file.path for one in kept if resume.can_go_on(one.record)]
+    # With --no-save, a record may be among the files of --save.
+    unfinished = [path for path in goes_on if path] or [path for path in saved if goes_on and path.endswith(".json")]
     trust = ["--trust-model-file"] if request.trust_model_file else []
     commands = [shlex.join(["tputfind", "--resume", str(path), *trust]) for path in unfinished]
     hint = f"go on with: {'; '.join(commands)}" if commands else ""

@@ -34,6 +34,19 @@ def test_command_to_resume_on_a_cluster_leaves_the_output_out():
     assert hint == "go on with the same command, and --resume 'my fleet' in place of --output"
 
 
+def test_file_of_save_is_resumed_if_there_is_no_other_record():
+    request = Request(Job([RECORD.spec], None, "tputfind"), None)
+    kept = [Measured(RECORD, RecordFile.at(None))]
+
+    saved = _interruption(request, kept, ["net.csv", "net.json"], [])
+    assert (saved.message, saved.hint) == (
+        "interrupted; what was measured until then is saved",
+        "go on with: tputfind --resume net.json",
+    )
+    unsaved = _interruption(request, kept, [], [])
+    assert (unsaved.message, unsaved.hint) == ("interrupted; nothing was saved", "")
+
+
 def test_model_that_had_just_begun_counts_as_not_begun(monkeypatch, capsys):
     finished = Measured(replace(example(), finished="2026-01-01T00:00:00+00:00"), RecordFile.at(None))
     spec = replace(RECORD.spec, model="vit_b_16")
