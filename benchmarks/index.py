@@ -17,7 +17,6 @@ from tputfind.record.files import load_records
 RESULTS = Path(__file__).parents[1] / "results"
 HARDWARE = {
     "cpu": "Two cores of a shared virtual machine, without a GPU",
-    "nvidia-h100": "One NVIDIA H100 80GB HBM3",
     "nvidia-h200": "One NVIDIA H200",
     "nvidia-h200-x2": "Two NVIDIA H200 of one host",
     "simulated": "Simulations, which need no hardware",
@@ -31,7 +30,7 @@ SUBJECTS = {
     "fleet": "Many jobs on many nodes: `benchmarks/fleet_scale.py`",
     "plan": "Intervals and budgets: `benchmarks/plan.py`",
     "recipes": "Eager, `torch.compile` and CUDA graphs at one batch size",
-    "search": "Searches and forecasts: `search.py`, `policies.py`, `on_fake.py`, `other_device.py`",
+    "search": "Searches and forecasts: `search.py`, `policies.py`, `on_fake.py`",
     "serving": "Predictions and real servers: `benchmarks/serve.py`, `benchmarks/serve_fleet.py`",
     "sizing": "Checks of the simulation: `benchmarks/servers.py`, `ranges.py`, `size_times.py`",
     "tests": "Tests on a GPU: `pytest -m gpu -s -v`",

@@ -349,12 +349,6 @@ def forecasts_of_training() -> Figures:
     return f"{len(found)}", f"{off.median():.1f}", f"{off.max():.1f}"
 
 
-def forecasts_for_another_gpu() -> Figures:
-    """Return how many forecasts there are, and the largest error in samples."""
-    found = table("nvidia-h100/search/from-h200.csv")
-    return f"{len(found)}", f"{(found.forecast - found.largest_batch).abs().max()}"
-
-
 def expandable_segments() -> Figures:
     """Return the largest batch of ResNet-50 in fp16 under 8 GiB with expandable segments, and with native ones."""
     native = table(SEARCHES[0]).query("model == 'resnet50' and memory == '8GiB' and layout == 'nchw'")
@@ -464,17 +458,9 @@ SEARCH = (
         for kind, title, model in (("DDP", "ResNet-50", "resnet50"), ("FSDP", "ViT-B/16", "vit_b_16"))
     ),
     Claim(
-        "Records of one GPU forecast the largest batch of another",
-        "{} forecasts, off by at most {} sample",
-        "python benchmarks/other_device.py FOLDER FOLDER",
-        "H200 and H100",
-        ("nvidia-h100/search/from-h200.csv",),
-        forecasts_for_another_gpu,
-    ),
-    Claim(
         "Expandable segments fit more under 8 GiB (ResNet-50 in fp16)",
         "batch {} instead of {}",
-        "python benchmarks/search.py --models resnet50 --limits 8GiB",
+        "python benchmarks/search.py --models resnet50 --dtypes fp16 --limits 8GiB --allocator expandable",
         H200,
         ("nvidia-h200/search/expandable-resnet50-fp16.csv", SEARCHES[0]),
         expandable_segments,
@@ -549,6 +535,15 @@ def race_and_recipes(name: str) -> Figures:
     _, best = raced(name)
     found = load_records(RESULTS / f"nvidia-h200/recipes/{name}-fp16.json")
     return throughput(best), f"{best.batch_size}", throughput(fastest(tuple(one.rows[-1] for one in found)))
+
+
+def race_of_timm() -> Figures:
+    """Return the winner's mode, throughput and batch size, and how many times the throughput of plain eager it has."""
+    race, best = raced("mobilenetv4")
+    (plain,) = [one for one in race.contenders if (one.spec.layout, one.spec.mode) == ("nchw", "eager")]
+    assert race.winner.layout == "nhwc"
+    assert plain.of_winner is not None
+    return race.winner.mode, throughput(best), f"{best.batch_size}", f"{1 / plain.of_winner:.2f}"
 
 
 def race_on_two() -> Figures:
@@ -647,6 +642,14 @@ COMPARISON = (
             ("mobilenet_v3_large", "3 min", 3),
             ("vit_b_16", "3 min", 3),
         )
+    ),
+    Claim(
+        "A race of 3 min for MobileNetV4 of timm, compared with plain eager",
+        "`{}` in channels last, {} samples/s at batch {}, {} times",
+        "tputfind tune timm:mobilenetv4_conv_medium --dtype fp16 --budget 3min",
+        H200,
+        ("nvidia-h200/tune/mobilenetv4-fp16.json",),
+        race_of_timm,
     ),
     Claim(
         "A race of 4 min for ResNet-50 on two GPUs",
@@ -820,7 +823,7 @@ def busy_pair() -> Figures:
 
 def zoo() -> Figures:
     """Return how many models of torchvision run in fp16, in some dtype, and how many there are."""
-    rows = table("nvidia-h200/zoo.csv", "nvidia-h100/zoo.csv")
+    rows = table("nvidia-h200/zoo.csv")
     ran = rows[rows.status == "ok"]
     in_fp16 = ran[ran.dtype == "fp16"]
     return tuple(f"{found.model.nunique()}" for found in (in_fp16, ran, rows))
@@ -860,9 +863,9 @@ OTHERS = (
     Claim(
         "Models of torchvision that run in fp16, or in another dtype",
         "{}, {} of {}",
-        "python benchmarks/zoo.py --csv FILE",
-        "H200, H100",
-        ("nvidia-h200/zoo.csv", "nvidia-h100/zoo.csv"),
+        "python benchmarks/zoo.py --at-once 10 --csv FILE",
+        H200,
+        ("nvidia-h200/zoo.csv",),
         zoo,
         ("{} of torchvision's models run in fp16, and {} of {} in fp16 or another dtype",),
     ),
