@@ -198,12 +198,9 @@ def _names(commands: Sequence[str]) -> str:
 
 
 def _cells(option: Option) -> tuple[str, ...]:
-    if isinstance(option.takes, tuple):
-        several = ", or several, separated by commas" if option.lists else ""
-        values = ", ".join(f"`{choice}`" for choice in option.takes) + several
-    else:
-        values = "" if option.takes is None else f"`{option.takes}`"
-    return f"`{option.flag}`", values, option.default, option.help
+    takes = (option.takes,) if isinstance(option.takes, str) else option.takes or ()
+    several = ", or several, separated by commas" if option.lists else ""
+    return f"`{option.flag}`", ", ".join(f"`{choice}`" for choice in takes) + several, option.default, option.help
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -52,8 +52,8 @@ COMMANDS: Final = {
         (model.pt2, model.pt), file.py:FACTORY or package.module:FACTORY. A factory returns a module, or a module and a
         callable that makes the inputs of a batch size.
 
-        --dtype, --layout, --mode and --instances take lists, such as fp16,bf16: every model is measured in every
-        combination.""",
+        --dtype, --layout, --mode, --allocator and --instances take lists, such as fp16,bf16: every model is measured in
+        every combination.""",
         (Argument("models", "MODEL", "MODEL [MODEL ...]", several=True),),
         options.RUN,
         (
