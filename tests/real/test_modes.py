@@ -92,7 +92,7 @@ def test_failing_model_under_compile_shows_its_own_error(tmp_path, ask):
             "for_ever",
             (
                 "cannot do --dtype fp32 --layout nchw --mode compile:aot_eager on cpu: "
-                "it is compiled anew from step to step"
+                "more than 8 versions of one function are compiled; TORCH_LOGS=recompiles says why"
             ),
         ),
         ("compiled_something_else", "torch.compile compiles nothing of it (--mode eager runs the model as it is)"),

@@ -154,9 +154,12 @@ def exception_failure(error: BaseException, circumstances: Circumstances) -> Fai
     cause.
     """
     known, cause = _kind_and_cause(error, circumstances)
-    kind = known or ("unsupported" if isinstance(error, CannotRunSo) else "error")
+    kind = known or "error"
+    if kind == "error" and isinstance(error, CannotRunSo):
+        kind = "unsupported"
     # The batch size explains why memory ran out, and a compiler fails inside torch: no traceback is needed.
-    shown = "" if kind == "out_of_memory" or _is_compiler_error(error) else _model_traceback(error)
+    inside_torch = isinstance(error, CannotRunSo) or _is_compiler_error(error)
+    shown = "" if kind == "out_of_memory" or inside_torch else _model_traceback(error)
     first_line = _first_line(cause if kind == "host_memory" else error)
     if kind == "host_memory":
         plain = HOST_RAN_OUT
@@ -257,6 +260,11 @@ def for_want_of_memory(failure: Failure) -> bool:
     return failure.kind in ("out_of_memory", "host_memory") or (
         failure.kind == "died" and bool(_LAST_WORDS_OF_WANT.search(failure.message))
     )
+
+
+def is_for_one_process(failure: Failure) -> bool:
+    """Return whether the GPU serves one process at a time (compute mode EXCLUSIVE_PROCESS), and another one has it."""
+    return "busy or unavailable" in failure.message
 
 
 def _is_gpu_library_class(kind: type[BaseException]) -> bool:

@@ -245,7 +245,10 @@ def _open_device(device_uuid: str) -> tuple[Any, Any]:
     import pynvml
 
     pynvml.nvmlInit()
-    return pynvml, pynvml.nvmlDeviceGetHandleByUUID(device_uuid)
+    try:
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(device_uuid)
+    except pynvml.NVMLError:
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(device_uuid.replace("GPU-", "MIG-"))
 
 
 def cores_near(device_uuid: str | None) -> frozenset[int]:

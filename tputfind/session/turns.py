@@ -6,7 +6,7 @@ A disturbance of one window also hits its neighbours, and cancels in their ratio
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
-from math import dist, hypot
+from math import dist, hypot, lcm
 from random import Random
 from statistics import fmean, median
 from time import monotonic
@@ -19,7 +19,7 @@ from tputfind.analysis.compare import Tried
 from tputfind.analysis.turns import LOOKS, THROUGHPUT, Cost, Round, Speed, Turns, is_steady, order_of_block
 from tputfind.errors import BadRequest, NoSuchDevice
 from tputfind.processes.children import Children
-from tputfind.processes.failures import ChildFailed, for_want_of_memory, misuse_failure
+from tputfind.processes.failures import ChildFailed, for_want_of_memory, is_for_one_process, misuse_failure
 from tputfind.processes.messages import TakeTurns, Turn
 from tputfind.record.environment import Capabilities
 from tputfind.record.identity import name_of
@@ -200,7 +200,8 @@ class Duel:
             together, one_model = self._together, self._one_model
             taken = take_round(self.variants, number, random, together=together, error=error, one_model=one_model)
         except VariantFailed as failed:
-            if self._together and for_want_of_memory(failed.failure):
+            want = for_want_of_memory(failed.failure) or is_for_one_process(failed.failure)
+            if self._together and want:
                 self._together = False  # one after the other, each may have enough memory
             elif not self._runs_otherwise(failed):
                 self.tried = self.tried._replace(failed=failed.variant, failure=failed.failure)
@@ -219,6 +220,11 @@ class Duel:
         if found:
             spec = msgspec.structs.replace(variant.spec, **found)
             self.variants[failed.variant] = variant._replace(spec=spec)
+            step = lcm(*(one.spec.granularity for one in self.variants))
+            if spec.batch_sizes is None:
+                sizes = [max(one.batch_size // step, 1) * step for one in self.variants]
+                self.variants = [one._replace(batch_size=size) for one, size in zip(self.variants, sizes, strict=True)]
+                self.tried = Tried(msgspec.structs.replace(self.tried.turns, batch_sizes=tuple(sizes)))
         return bool(found)
 
 

@@ -83,7 +83,7 @@ MODULES: Final = {"hpu": "habana_frameworks.torch"}
 
 
 SHORT_BYTES: Final = 256 * 2**20
-_NVIDIA: Final = {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on NVIDIA GPUs"}
+NVIDIA: Final = {"tf32": "TF32 is a format of NVIDIA GPUs", "fp8": "torchao computes in fp8 on NVIDIA GPUs"}
 _HALVES: Final = {name: getattr(torch, half) for name, half in (CONVERTED | AUTOCAST).items()}
 HINT: Final = "tputfind devices lists what is here"
 _REFUSALS: Final = (RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError, ImportError)
@@ -201,8 +201,8 @@ class Accelerator(Device):
 
     def refusal(self, dtype: str) -> str | None:
         """Return why the device cannot compute in ``dtype``: TF32 and fp8 need CUDA; half types may be unsupported."""
-        if dtype in _NVIDIA and self.torch_device.type != "cuda":
-            return _NVIDIA[dtype]
+        if dtype in NVIDIA and self.torch_device.type != "cuda":
+            return NVIDIA[dtype]
         wanted = _HALVES.get(dtype)
         supported: set[torch.dtype] = set()
         with suppress(RuntimeError, AttributeError, NotImplementedError):  # before torch 2.10, or not reported

@@ -14,7 +14,7 @@ from tputfind.processes.failures import said
 from tputfind.record.environment import Capabilities, Environment
 from tputfind.record.trace import Trace
 from tputfind.worker.devices import cuda_allocator
-from tputfind.worker.devices.accelerator import HINT, SHORT_BYTES, Accelerator, Events, left_for_allocator
+from tputfind.worker.devices.accelerator import HINT, NVIDIA, SHORT_BYTES, Accelerator, Events, left_for_allocator
 from tputfind.worker.devices.host import software
 from tputfind.worker.devices.protocol import MemoryUse
 
@@ -92,10 +92,12 @@ class Cuda(Accelerator):
             cuda_allocator.apply_conf(self._conf)
 
     def refusal(self, dtype: str) -> str | None:
-        """Return why the GPU cannot compute in ``dtype``: its compute capability is too low."""
+        """Return why the GPU cannot compute in ``dtype``: its compute capability is too low, or it is not NVIDIA's."""
+        if torch.version.hip is not None:
+            return NVIDIA.get(dtype)
         capability = torch.cuda.get_device_capability(self._index)
         needed = _CAPABILITIES.get(dtype, capability)
-        if torch.version.hip is None and capability < needed:
+        if capability < needed:
             has, needs = (".".join(map(str, one)) for one in (capability, needed))
             return f"it needs compute capability {needs}, and this device has {has}"
         return None

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from tputfind.processes.children import COMPILER_CACHE
-from tputfind.processes.failures import CannotRunSo
+from tputfind.processes.failures import CannotRunSo, Circumstances, exception_failure, said
 from tputfind.record.environment import Capabilities
 from tputfind.record.record import Compiled
 from tputfind.worker.modes.mode import Bind, Mode, Prepared, StepOf
@@ -47,8 +47,10 @@ class Compile(Mode):
         run = bind(self._step_of(self._of_size[1]))
         try:
             return Prepared(run, compile_now(run))
-        except Exception:
+        except Exception as error:
             plain()  # a model that fails uncompiled too raises its own error here
+            if exception_failure(error, Circumstances()).kind == "error":  # its compiled code alone fails
+                raise CannotRunSo(f"{type(error).__name__}: {said(error)}") from error
             raise
 
 
@@ -109,12 +111,14 @@ def compile_now(step: Callable[[], object]) -> Compiled:
 
     If the compiler skips the whole step, or every call compiles something new, it raises CannotRunSo.
     """
+    from torch._dynamo import config
     from torch._dynamo.exc import FailOnRecompileLimitHit
 
     try:
         _, seconds, is_done = _call_until_compiled(step)
     except FailOnRecompileLimitHit:
-        is_done = False
+        versions = f"more than {config.recompile_limit} versions of one function are compiled"
+        raise CannotRunSo(f"{versions}; TORCH_LOGS=recompiles says why") from None
     if not is_done:
         raise CannotRunSo(_ANEW)
     if not graphs_now():
