@@ -23,7 +23,7 @@ def bare_loop(*asked) -> str:
 
 
 def test_ddp_edge_runs_in_a_bare_loop_and_one_more_fails(tmp_path):
-    edge = measured(tmp_path, "resnet50", *TRAIN, "--parallel", "ddp", "--budget", "60s").edge
+    edge = measured(tmp_path, "resnet50", *TRAIN, "--parallel", "ddp", "--budget", "150s").edge
 
     print(f"largest batch {edge.largest_batch}, fails at {edge.fails_at}")
     assert (edge.closed, edge.limited_by) == (True, "memory")

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from itertools import islice
 
 import torch
 from torch import nn
@@ -146,6 +147,26 @@ def uses_up_a_generator():
             layer(micro_batch).sum().backward()
 
     return tputfind.Step(train, lambda size: (torch.randn(size, 8) for _ in range(4)))
+
+
+def uses_up_a_slice():
+    data = [torch.randn(8, 8)] * 8
+    return tputfind.Step(lambda batch: [sample.sum() for sample in batch], lambda size: islice(iter(data), size))
+
+
+def measures_lazy_layers():
+    net = nn.Sequential(nn.LazyLinear(16), nn.ReLU(), nn.LazyLinear(4))
+    return tputfind.Step(lambda batch: net(batch).detach(), lambda size: torch.randn(size, 8), modules=[net])
+
+
+def first_graphs_are_of_one_size():
+    """A batch of graphs: the nodes of all, which are 5 each in the first ones, and a target for each."""
+    graphs = [torch.randn(nodes, 8) for nodes in [5, 5, 7, 3, 9, 12, 4, 6] * 100]
+
+    def make_batch(size):
+        return {"nodes": torch.cat(graphs[:size]), "target": torch.randn(size)}
+
+    return tputfind.Step(lambda batch: batch["nodes"].sum() - batch["target"].sum(), make_batch)
 
 
 class Sharpness(torch.optim.Optimizer):

@@ -91,6 +91,21 @@ def test_step_whose_output_awaits_a_backward_pass_is_named(tmp_path, ask, factor
     assert ("keeps_graph" in [notice.kind for notice in ran.record().notices]) == keeps
 
 
+def test_lazy_layers_of_a_step_are_counted_once_they_have_weights(tmp_path, ask):
+    ran = ask(tmp_path, f"{MODELS}/steps.py:measures_lazy_layers", *ONE)
+
+    assert ran.status == 0, ran.err
+    assert ran.record().parameters == 8 * 16 + 16 + 16 * 4 + 4
+
+
+def test_rows_a_sample_of_the_first_batches_are_no_rule_for_larger_ones(tmp_path, ask):
+    ran = ask(
+        tmp_path, f"{MODELS}/steps.py:first_graphs_are_of_one_size", "--batch-sizes", "8,64", "--device", "cpu", *QUICK
+    )
+
+    assert ran.status == 0, ran.err
+
+
 def test_step_of_a_file_that_turns_autograd_off_runs_without_it(tmp_path, ask):
     path = tmp_path / "infers.py"
     path.write_text(
@@ -335,6 +350,7 @@ REFUSED = [
     ("steps.py:kills_itself", (), 5, "cannot be built: killed by SIGKILL (build it by itself to see why)"),
     ("steps.py:batch_is_a_loader", (), 2, "returned a DataLoader, of which a step may take one batch or all"),
     ("steps.py:uses_up_a_generator", (), 2, "a step uses up the generator in its batch, which is empty in the next"),
+    ("steps.py:uses_up_a_slice", (), 2, "a step uses up the islice in its batch, which is empty in the next"),
     ("steps.py:takes_args", (), 2, "takes_args(args) is called with a batch size, as one argument makes steps"),
     ("steps.py:takes_args", ("--input-size", "8"), 2, "a factory of a model takes no arguments"),
     ("steps.py:never_steps", (), 2, "SGD did not step in 100 steps"),

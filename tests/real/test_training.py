@@ -11,7 +11,7 @@ from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
 from tputfind.worker.structures import parts_of
-from tputfind.worker.training import _checkpoint, own_loss, place_of_loss
+from tputfind.worker.training import Training, _checkpoint, own_loss, place_of_loss
 from tputfind.worker.workload import Workload
 
 SMALL = f"{MODELS}/compiled.py:small"
@@ -482,6 +482,28 @@ def test_loss_is_the_scalar_that_depends_on_all_other_outputs(kind, place):
     output = outputs_of(kind, nn.Linear(8, 3), torch.randn(4, 8), torch.tensor([0, 1, 2, 0]))
 
     assert place_of_loss(parts_of(output)) == place
+
+
+class Quantises(nn.Module):
+    """Returns the loss of its codebook first, on which nothing else depends, and what it decodes."""
+
+    def __init__(self, *, named):
+        super().__init__()
+        self.encoder, self.decoder, self.named = nn.Linear(8, 8), nn.Linear(8, 8), named
+
+    def forward(self, x):
+        codes = self.encoder(x)
+        loss, decoded = (codes - codes.detach().round()).square().mean(), self.decoder(codes)
+        return {"loss": loss, "decoded": decoded} if self.named else (loss, decoded)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_first_scalar_is_the_loss_only_if_it_is_named_or_depends_on_the_rest(named):
+    model = Quantises(named=named)
+    training = Training(model, read_spec("resnet18", {"phase": "train"}), torch.device("cpu"))
+    training.step_of(model)(torch.randn(4, 8))
+
+    assert training.loss_is_own is named
 
 
 def test_loss_in_first_place_beside_other_losses_is_not_the_only_one():

@@ -19,6 +19,8 @@ from tputfind.worker.inputs import (
     Split,
     can_count_samples,
     divides,
+    drop_rows,
+    has_part_of_sample,
     has_samples,
     miscounts,
     select_samples,
@@ -250,6 +252,12 @@ class Batch:
 
     def has_samples(self) -> bool:
         return has_samples(self._inputs, self._split(), self.size)
+
+    def forget_rows(self, inputs: object, size: int) -> None:
+        """Count no samples by several rows each if the inputs of another batch size, or these, have other numbers."""
+        split = self._split()
+        if not has_samples(inputs, split, size) or has_part_of_sample(self._inputs, split):
+            self._split = lambda: drop_rows(split)
 
     def miscounts(self) -> Iterator[int]:
         return miscounts(self._inputs, self._split(), self.size)

@@ -105,8 +105,8 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
     """Return the result of a ``MakeInputs`` as positional and keyword arguments.
 
     A tuple holds positional arguments and a mapping keyword arguments, unless ``forward`` only accepts the tuple or
-    mapping as its single argument. A list, and a named tuple of other names than ``forward`` has, is one argument,
-    unless ``forward`` only accepts its items.
+    mapping as its single argument. A named tuple whose names ``forward`` has holds keyword arguments. A list, and any
+    other named tuple, is one argument, unless ``forward`` only accepts its items.
     """
     call: Call
     whole: Call = (inputs,), {}
@@ -116,10 +116,16 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
         call = tuple(inputs), {}
     else:
         return whole
-    names = getattr(inputs, "_fields", None)
-    is_whole = isinstance(inputs, list) or (names is not None and not _binds(forward, ((), dict.fromkeys(names))))
+    if hasattr(inputs, "_asdict") and forward is not None:
+        named: Call = (), inputs._asdict()
+        if _binds(forward, named):
+            return named
+    is_whole = isinstance(inputs, list) or hasattr(inputs, "_asdict")
     usual, other = (whole, call) if is_whole else (call, whole)
-    return other if not _binds(forward, usual) and _binds(forward, other) else usual
+    if _binds(forward, usual) or not _binds(forward, other):
+        return usual
+    names_some = any(_binds(forward, ((), {name: None}), partly=True) for name in call[1])
+    return usual if names_some else other  # the error names the keyword that forward lacks
 
 
 def forward_of(module: nn.Module) -> Callable[..., object]:
@@ -131,15 +137,15 @@ def forward_of(module: nn.Module) -> Callable[..., object]:
         module = inner
 
 
-def _binds(forward: Callable[..., object] | None, call: Call) -> bool:
-    """Return whether a function can be called with these arguments; True if its signature is unknown."""
+def _binds(forward: Callable[..., object] | None, call: Call, *, partly: bool = False) -> bool:
+    """Return whether a function can be called with these arguments, or with more; True if its signature is unknown."""
     try:
         schema = getattr(forward, "schema", None)  # of a scripted module
         signature = inspect.signature(forward) if schema is None else _signature_of(schema)  # type: ignore[arg-type]  # None has none
     except (TypeError, ValueError):
         return True
     try:
-        signature.bind(*call[0], **call[1])
+        (signature.bind_partial if partly else signature.bind)(*call[0], **call[1])
     except TypeError:
         return False
     return True
@@ -264,6 +270,19 @@ def has_samples(value: object, split: Split, size: int) -> bool:
     counts = [*_counts(value, split, size)]
     most = max((numbers for _, numbers in counts), default=0)
     return any(count == size for count, numbers in counts if numbers == most)
+
+
+def has_part_of_sample(value: object, split: Split) -> bool:
+    """Return whether a part with several rows per sample ends within a sample."""
+    several = ((part, leaf) for part, leaf in leaves(value, split) if isinstance(leaf, Rows))
+    return any(_length(part, leaf.axis) % leaf.each for part, leaf in several)
+
+
+def drop_rows(split: Split) -> Split:
+    """Return the location of the samples that is unknown for parts with several rows per sample."""
+    if isinstance(split, dict):
+        return {key: drop_rows(inner) for key, inner in split.items()}
+    return "unknown" if isinstance(split, Rows) and split.each > 1 else split
 
 
 def _counts(value: object, split: Split, size: int) -> Iterator[tuple[int, int]]:

@@ -139,13 +139,13 @@ def _findings(
     caveats, granularity, own_optimizers = source.caveats, None, False
     if parameters is None or inputs is None or spec.weights is not None or spec.phase != "infer":
         workload = _unfilled_workload(spec, device, make_step)
-        parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
         granularity, why = find_granularity(spec, workload)
         if granularity is not None:
             caveats += (granularity_notice(spec, granularity, spec.smallest_batch, why),)
             changed = msgspec.structs.replace(spec, granularity=granularity)
             workload = _unfilled_workload(changed, device, make_step)
         workload.try_out()
+        parameters = parameters or workload.parameters or None  # None for int8 models and frozen programs
         shape = workload.input_shape()
         caveats += tuple(workload.caveats())
         settings, own_optimizers = workload.settings, workload.has_own_optimizers

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import torch
+from torch.nn.parameter import is_lazy
 from torch.utils.data import DataLoader
 
 from tputfind.errors import BadRequest, ModelFailed, TputfindError
@@ -221,7 +222,7 @@ class OwnStep:
             held |= {id(parameter): parameter for parameter in module.parameters()}
         for optimizer in self._optimizers:
             held |= {id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}
-        yield from held.values()
+        yield from (weight for weight in held.values() if not is_lazy(weight))
 
     def _run(self, batch: object) -> object:
         run = self._run_once or self._take
@@ -265,6 +266,7 @@ class OwnStep:
             self.settles = True
             output = drain_value(output)
             output = self._take(copy_containers(kept, of_tensors=True))
+            self._doing("")  # it is no silence of a model that hangs
         idle = type(next(iter(self._idle.values()))).__name__ if self._idle else ""
         self._waiting = idle if _have_gradients(self._idle.values()) else ""
         self._idle.clear()
@@ -389,15 +391,17 @@ def _optimizers_here() -> list[torch.optim.Optimizer]:
     return [each for each in found if "param_groups" in vars(each)]
 
 
-_ITERATORS: Final[tuple[type, ...]] = (zip, map, filter, enumerate, type(iter([])), type(iter(())))
 _END: Final = object()
 
 
 def _is_used_up(value: object) -> bool:
-    """Return whether a generator or one of Python's own iterators has ended; one of the latter may lose an item."""
+    """Return whether a generator or another iterator has ended; one of the latter may lose an item."""
     if inspect.isgenerator(value):
         return value.gi_frame is None
-    return isinstance(value, _ITERATORS) and next(cast("Iterator[object]", value), _END) is _END
+    try:
+        return isinstance(value, Iterator) and next(value, _END) is _END
+    except Exception:  # the user's code can raise anything
+        return False
 
 
 def _takes_memory_of(device: torch.device) -> bool | None:

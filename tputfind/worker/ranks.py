@@ -185,6 +185,12 @@ def rank_and_size() -> tuple[int, int]:
     return (_member[0].rank, _member[0].size) if _member and not _member[0].are_instances else (0, 1)
 
 
+def wait_for_all() -> None:
+    """Wait until all ranks are here; return at once without a process group."""
+    if rank_and_size()[1] > 1:
+        distributed.barrier()
+
+
 def gather(tensor: torch.Tensor, group: Any = None, *, differentiable: bool) -> torch.Tensor:
     """Return the tensors of all ranks along a new first axis; without a process group, the tensor itself."""
     if rank_and_size()[1] == 1:
@@ -252,13 +258,14 @@ def follow(work: Work, device: Device) -> None:
     work = work.holding()
     steps = deque[torch.Event]()
     with suppress(_TurnsOver):
+        device.first_step(work.fresh_step)
         while True:
-            work.fresh_step()
             if _member[0].are_instances and device.capabilities.own_memory:
                 steps.append(torch.Event(device.torch_device))
                 steps[-1].record()
                 if len(steps) > 1:
                     steps.popleft().synchronize()
+            work.fresh_step()
 
 
 def wait_if_lost(error: BaseException) -> None:

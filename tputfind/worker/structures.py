@@ -18,11 +18,14 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
+from torch.utils.data import DataLoader
 
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is searched."""
-_NO_STRUCTURE: Final = (str, bytes, int, float, complex, type(None), type, nn.Module, Optimizer, LRScheduler)
-"""Classes whose objects are neither searched nor copied: a copy of an optimizer would lose the state of each step."""
+_VALUES: Final = (str, bytes, int, float, complex, type(None))
+_NO_STRUCTURE: Final = (*_VALUES, type, nn.Module, Optimizer, LRScheduler, DataLoader)
+"""Classes whose objects are neither searched nor copied: a copy of an optimizer would lose the state of each step, and
+one of a loader its workers."""
 
 Copies = dict[int, tuple[object, object]]
 """Objects and their copies, by the object's id; the object is kept since another one may get its id later."""

@@ -83,7 +83,8 @@ class Training:
                     loss = stand_in_loss(output) if own is None else own
                     loss = loss if times == 1 else loss / times
                     (loss if scaler is None else scaler.scale(loss)).backward()  # type: ignore[no-untyped-call]
-                    del output, own  # further outputs do not outlive their micro-batch
+                    if left:
+                        del output, own  # further outputs do not outlive their micro-batch
             if scaler is None:
                 self._clip_gradients()
                 optimizer.step()
@@ -99,9 +100,12 @@ class Training:
         return step
 
     def _own_loss(self, output: Any) -> torch.Tensor | None:
-        """Return the loss that the model returns; None if it has none. Its place is looked for in the first output."""
+        """Return the loss that the model returns; None if it has none.
+
+        One without a name depends on all other parts of the output, which is looked at in the first output alone.
+        """
         own, parts = own_loss(output), parts_of(output)
-        if own is not None or parts is None:
+        if parts is None or (own is not None and own is not parts.get(0)):
             return own
         if self._place is _UNKNOWN:
             self._place = place_of_loss(parts)

@@ -137,7 +137,8 @@ def _import_file(path: Path, attribute: str) -> ModuleType:
         also = f"; {shorten_text(str(path), LONGEST_PATH)} also defines {', '.join(others[:8])}" if others else ""
         what = f"{shorten_text(attribute)} is what {path.name} calls as a script, and returns nothing: it was not run"
         raise UnknownModel(what, f"name a function that returns the model{also}")
-    sys.path.insert(0, str(path.resolve().parent))
+    root, _ = user_code.module_name(path.resolve(), 0)  # of a package, whose other modules it may import by full names
+    sys.path[:0] = dict.fromkeys([str(path.resolve().parent), str(root)])
     # The name by which its other modules, and processes that it spawns, import it; but a file may be called torch.py.
     name = f"tputfind_model_{path.stem}" if path.stem in sys.modules else path.stem
     about = importlib.util.spec_from_file_location(name, path)

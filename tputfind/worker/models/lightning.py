@@ -105,8 +105,9 @@ class TrainingStep(nn.Module):
         _replace_methods(module)
         self.trainer = _NoTrainer(accumulate)  # modules hold it weakly, in some versions
         module.trainer = self.trainer
-        if self.trainer.is_global_zero:  # the other ranks start after a process that has prepared the data
+        if self.trainer.is_global_zero:
             module.prepare_data()
+        ranks.wait_for_all()
         module.setup("fit")
         if hasattr(module, "configure_model"):
             module.configure_model()

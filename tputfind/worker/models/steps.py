@@ -92,7 +92,10 @@ def _never_reads(maker: Callable[[Any], object]) -> bool:
     if code is None or code.co_argcount != 1:
         return False
     name = code.co_varnames[0]
-    return name not in code.co_cellvars and all(one.argval != name for one in dis.get_instructions(code))
+    read = {one.argval for one in dis.get_instructions(code) if not isinstance(one.argval, tuple)}
+    # From Python 3.13 on, one instruction may read two names.
+    read |= {each for one in dis.get_instructions(code) if isinstance(one.argval, tuple) for each in one.argval}
+    return name not in code.co_cellvars and not {name, "locals"} & read
 
 
 def as_step(spec: Spec, made: object) -> Step:
