@@ -108,6 +108,18 @@ def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair, ask):
     assert unwritten.status == 2
 
 
+def test_folder_whose_only_record_is_broken_is_said_to_be_that(pair, ask):
+    saved(pair / "a" / "one.json")
+    (pair / "b").mkdir()
+    (pair / "b" / "one.json").write_text("{")
+
+    ran = ask(pair, "compare", "a", "b")
+
+    assert ran.status == 2
+    assert "b/one.json is not a tputfind record" in ran.err
+    assert "a and b hold no records of the same work" in ran.err
+
+
 def test_compare_of_records_in_reverse_order_warns(pair, ask):
     earlier = {"started": "2026-11-19T12:00:00+00:00"}
     saved(pair / "earlier.json", **earlier)

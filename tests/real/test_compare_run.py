@@ -145,6 +145,33 @@ def test_an_interruption_leaves_no_process(tmp_path):
     assert not alive
 
 
+def test_checkouts_of_a_package_import_their_own_modules(tmp_path, ask):
+    for checkout, width in (("old", 16), ("new", 1024)):
+        package = tmp_path / checkout / "package"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "layers.py").write_text(f"from torch import nn\n\nlayer = nn.Linear({width}, {width})\n")
+        makes = "from package.layers import layer\n\n\ndef net():\n    return layer, lambda batch: torch.randn(batch, "
+        (package / "net.py").write_text(f"import torch\n{makes}{width})\n")
+
+    ran = ask(tmp_path, *RUN, "old/package/net.py:net", "new/package/net.py:net", *ENDS_EARLY)
+
+    assert ran.status == 0, ran.err
+    assert "parameters 272 and 1049600" in ran.out
+
+
+def test_batch_size_that_nobody_named_is_one_that_both_models_take(tmp_path, ask):
+    (tmp_path / "triplets.py").write_text(
+        "import torch\n\n\nclass Triplets(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x.view(-1, 3, 64).sum(1)\n\n\ndef net():\n    return Triplets(), lambda n: torch.randn(n, 64)\n"
+    )
+
+    ran = ask(tmp_path, *RUN, "triplets.py:net", "triplets.py:net", *ENDS_EARLY)
+
+    assert ran.status == 0, ran.err
+    assert "(batch 30)" in ran.out
+
+
 def test_modules_of_a_notebook_are_compared_in_turn(kept):
     class Slow(torch.nn.Module):
         def __init__(self, ms):

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from rich.console import Console
-
 from tputfind import options as values
 from tputfind import units
 from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
@@ -16,7 +14,7 @@ from tputfind.record.clocks import MOST_REPEATS, Asked
 from tputfind.record.identity import Question
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.outputs import check_places, forms
-from tputfind.report.progress import show_progress
+from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.report.views import clocks as view
 from tputfind.session import clocks
 
@@ -31,7 +29,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     outputs = check_places(places, model_sources(asked.specs), json="clocks", question=Question(asked.specs))
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=trust)
-        with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
+        with children, show_progress(StderrConsole(quiet=quiet)) as progress:
             found = clocks.measure(asked, children, progress, command_line())
         ignore_signals()  # the rest is short and must not be lost to a signal
         document = view.document(found)

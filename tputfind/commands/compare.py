@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rich.console import Console
-
 from tputfind import options
 from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subject
-from tputfind.commands.console import Given, finish, options_of, say, stop_signals
+from tputfind.commands.console import Given, finish, options_of, say, stop_signals, terminal_that_may_be_gone
 from tputfind.commands.options import IN_TURN
 from tputfind.commands.outputs import model_sources, read_places, record_sources
 from tputfind.errors import BadRecord, BadRequest, Interrupted, TooNoisy, TputfindError
@@ -21,7 +19,7 @@ from tputfind.record import files
 from tputfind.record.identity import Question, name_of, work_key
 from tputfind.record.record import Record
 from tputfind.report.outputs import Outputs, Places, Source, check_places
-from tputfind.report.progress import show_progress
+from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.runners import compare as in_turn
 
 _SHARES: Final[dict[str, tuple[str, options.Reader]]] = {
@@ -65,8 +63,9 @@ def main(given: Given, *, show_traceback: bool) -> int:
         document = view.document(compared)
         outputs.write(forms(document))
     code = gate(compared, gates.fail_slower, problems)
-    for problem in [*notes, *problems]:  # before the table: a closed pipe may end all later output
-        say(problem, show_traceback=show_traceback)
+    with terminal_that_may_be_gone([], stream=2):
+        for problem in [*notes, *problems]:  # before the table: a closed pipe may end all later output
+            say(problem, show_traceback=show_traceback)
     said = "the rounds until then are saved" if outputs.saved else "nothing was saved: --save names a file"
     stopped = [Interrupted(f"interrupted; {said}")] if interrupted else []
     unwritten = finish(document, outputs, [*stopped, *outputs.problems], show_traceback=show_traceback)
@@ -87,7 +86,7 @@ def _measure_in_turns(
     outputs = check_places(places, model_sources(asked.specs), json="comparison", question=Question(asked.specs))
     with ExitStack() as stack:
         children = stack.enter_context(Children(trust_model_file=trust))
-        progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
+        progress = stack.enter_context(show_progress(StderrConsole(quiet=quiet)))
         found = in_turn.measure(asked, (children.copy(), children.copy()), progress)
         ignore_signals()  # the rest is short and must not be lost to a signal
     return found, outputs
@@ -127,12 +126,12 @@ def _pairs(
             raise BadRequest(f"{name} is empty", "name a record, or a folder of records")
     both = Path(old), Path(new)
     olds, news = (_read(place, problems) for place in both)
-    if len(olds) == len(news) == 1 and not any(place.is_dir() for place in both):
+    if len(olds) == len(news) == 1 and not any(map(files.is_folder, both)):
         pairs = [(olds[0], news[0])]
     else:
         pairs = _match_records(_newest_of_each_work(old, olds, notes), _newest_of_each_work(new, news, notes), problems)
     if not pairs:
-        raise BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force")
+        problems.append(BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force"))
     for before, after in pairs:
         if before.started > after.started:  # a glob may have swapped them
             of = f" of {_record_name(after)}" if len(pairs) > 1 else ""
@@ -142,7 +141,7 @@ def _pairs(
 
 
 def _files(place: Path) -> list[Path]:
-    return sorted(place.glob("*.json")) if place.is_dir() else [place]
+    return sorted(place.glob("*.json")) if files.is_folder(place) else [place]
 
 
 def _read(place: Path, problems: list[TputfindError]) -> list[Record]:
@@ -152,7 +151,7 @@ def _read(place: Path, problems: list[TputfindError]) -> list[Record]:
         try:
             read += files.load_records(path)
         except BadRecord as problem:
-            if not place.is_dir():
+            if not files.is_folder(place):
                 raise
             problems.append(problem)
     return read

@@ -1,7 +1,5 @@
 """`tputfind forecast`: check the options, measure, write and show the forecasts."""
 
-from rich.console import Console
-
 from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
 from tputfind.commands.outputs import model_sources, read_places
 from tputfind.errors import BadRequest
@@ -9,7 +7,7 @@ from tputfind.processes.children import Children
 from tputfind.record.identity import Question
 from tputfind.record.spec import read_spec
 from tputfind.report.outputs import check_places, forms
-from tputfind.report.progress import show_progress
+from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.report.views import forecast as view
 from tputfind.session import forecast
 
@@ -30,7 +28,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     outputs = check_places(places, model_sources([spec]), json="forecast", question=Question((spec,)))
     with stop_signals() as ignore_signals:
         children = Children(trust_model_file=trust)
-        with children, show_progress(Console(stderr=True, quiet=quiet)) as progress:
+        with children, show_progress(StderrConsole(quiet=quiet)) as progress:
             progress.about(spec.model)
             found = forecast.forecast_with(spec, sizes, children, progress, command_line(), on_fake=on_fake)
             ignore_signals()  # the rest is short and must not be lost to a signal

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import msgspec
-from rich.console import Console
 
 from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals, tell
 from tputfind.commands.options import MEASURING
@@ -21,7 +20,7 @@ from tputfind.record.record import Record
 from tputfind.record.spec import Spec, read_spec
 from tputfind.report.document import Document
 from tputfind.report.outputs import Outputs, Places, Source, check_places, table_of
-from tputfind.report.progress import show_progress
+from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.runners import cluster, sweep
 from tputfind.runners.cluster import Cluster
 from tputfind.runners.devices import check_recipes, is_list, names
@@ -166,7 +165,7 @@ def do(request: Request, *, show_traceback: bool) -> int:
             if request.devices is None:
                 found.extend(_measure(request))
             else:
-                with show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
+                with show_progress(StderrConsole(quiet=request.quiet)) as progress:
                     host = Host(request.job, request.devices, progress.of, trust_model_file=request.trust_model_file)
                     found.extend(host.measured())
         except KeyboardInterrupt:
@@ -210,10 +209,10 @@ def _measure(request: Request) -> Iterator[Measured]:
             return
         _check_what_is_run(request, record, path)
     if request.cluster is not None:
-        with show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
+        with show_progress(StderrConsole(quiet=request.quiet)) as progress:
             yield from cluster.sweep(job, request.cluster, progress)
         return
-    with _children(request) as children, show_progress(Console(stderr=True, quiet=request.quiet)) as progress:
+    with _children(request) as children, show_progress(StderrConsole(quiet=request.quiet)) as progress:
         yield from sweep.sweep(job, children, progress)
 
 
@@ -272,10 +271,10 @@ def _interruption(
         what = "what was measured until then is saved"
     else:
         what = "an earlier state is saved" if any(one.file.path for one in kept) else "nothing was saved"
-    goes_on = [one.file.path for one in kept if resume.can_go_on(one.record)]
+    goes_on = [str(one.file.path or "") for one in kept if resume.can_go_on(one.record)]
     # With --no-save, a record may be among the files of --save.
     unfinished = [path for path in goes_on if path] or [path for path in saved if goes_on and path.endswith(".json")]
     trust = ["--trust-model-file"] if request.trust_model_file else []
-    commands = [shlex.join(["tputfind", "--resume", str(path), *trust]) for path in unfinished]
+    commands = [shlex.join(["tputfind", "--resume", path, *trust]) for path in unfinished]
     hint = f"go on with: {'; '.join(commands)}" if commands else ""
     return Interrupted(f"interrupted; {what}{rest}", hint)

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
-from rich.console import Console
 
 from tputfind.analysis import fleet
 from tputfind.analysis.notices import shown_notices
@@ -17,7 +16,7 @@ from tputfind.readers.csv_files import Recorded, arrivals_of, log_of, prices_of
 from tputfind.record import files
 from tputfind.record.record import Record
 from tputfind.report.outputs import Source, check_places, forms
-from tputfind.report.progress import show_progress
+from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.report.views import size
 from tputfind.sizing.planner.plan import answers
 from tputfind.sizing.planner.question import read_demand
@@ -96,7 +95,7 @@ def _add_file_name(error: TputfindError, record: Record, paths: Mapping[int, str
 @contextmanager
 def _progress_line() -> Iterator[Callable[[str], None]]:
     """Yield a function that shows the current simulation on a progress line, after a delay and not too often."""
-    console, next_s = Console(stderr=True), time.monotonic() + _AFTER_S
+    console, next_s = StderrConsole(), time.monotonic() + _AFTER_S
 
     def show(what: str) -> None:
         nonlocal next_s

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
-from rich.console import Console
 
 from tputfind.analysis.race import decode_race
 from tputfind.commands.console import Given, command_line, finish, options_of, stop_signals
@@ -17,7 +16,7 @@ from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question
 from tputfind.report.outputs import check_places, forms
-from tputfind.report.progress import show_progress
+from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.report.views import tune as view
 from tputfind.runners import tune
 
@@ -40,7 +39,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
     outputs = check_places(places, model_sources([asked.plain]), json="race", question=question)
     with stop_signals() as ignore_signals:
         with ExitStack() as stack:
-            progress = stack.enter_context(show_progress(Console(stderr=True, quiet=quiet)))
+            progress = stack.enter_context(show_progress(StderrConsole(quiet=quiet)))
 
             def start(**place: Any) -> Children:
                 return stack.enter_context(Children(trust_model_file=trust, **place))

@@ -74,7 +74,7 @@ _START_S: Final = 600.0
 _LISTING_S: Final = 120.0
 """Time for a process to list the devices; a driver may hang."""
 _LONGEST_MESSAGE_BYTES: Final = 2**28
-_OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
+OUT_OF_TIME: Final = ("--budget ended before a batch was timed", "give it more time")
 _LONG_WAIT_S: Final = 5.0
 """Seconds without an answer after which a model may hang."""
 _OF_THE_REST: Final = 2 / 3
@@ -204,7 +204,7 @@ class Children:
         """Raise OutOfTime if trials may no longer start, or if fewer than ``needed_s`` seconds of the time remain."""
         is_in_share = self._last_start_s < math.inf
         if is_in_share and time.monotonic() > min(self._last_start_s, self._end_s - needed_s):
-            raise OutOfTime(*_OUT_OF_TIME)
+            raise OutOfTime(*OUT_OF_TIME)
 
     def preload(self, package: str) -> str:
         """Import a package in the server, so that every child has it; return why the import failed, or an empty string.
@@ -558,8 +558,8 @@ def _answers(lines: _Lines, answer_type: type[Answer], timeout_s: float | None) 
 def _late(about: str, waited_s: float) -> OutOfTime:
     """Return the error of a budget that ended during a question; it has the waiting time if that was long."""
     if waited_s < _LONG_WAIT_S:
-        return OutOfTime(*_OUT_OF_TIME)
-    problem, advice = _OUT_OF_TIME
+        return OutOfTime(*OUT_OF_TIME)
+    problem, advice = OUT_OF_TIME
     return OutOfTime(f"{problem}: {about} gave no answer within {waited_s:.0f} s", f"{advice}, or see where it hangs")
 
 

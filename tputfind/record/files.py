@@ -130,6 +130,11 @@ def decode(data: bytes, name: str) -> Record | Records | Methods | Pipeline | Fo
             return records if len(records) > 1 else records[0]
 
 
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder, False if that cannot be seen."""
+    return os.path.isdir(path)  # noqa: PTH112  # Path.is_dir raises PermissionError
+
+
 def content(path: str | Path) -> bytes:
     """Return the bytes of a file; errors as for ``load_record``, without those of its content."""
     if not isinstance(path, (str, Path)):
@@ -172,7 +177,7 @@ def _hint_for_table(path: Path) -> str:
     if path.suffix != ".csv":
         return ""
     record = path.with_suffix(".json")
-    return f"{record} beside it is the record" if record.is_file() else ""
+    return f"{record} beside it is the record" if os.path.isfile(record) else ""  # noqa: PTH113  # as above
 
 
 def _read(path: Path) -> bytes:

@@ -31,6 +31,16 @@ _NOBODY_WATCHES: Final = (OSError, SystemExit)
 """The terminal is gone, or the pipe is closed (rich exits by SystemExit). The measurement must go on."""
 
 
+class StderrConsole(Console):
+    """A console on stderr that goes silent once nobody reads it; rich's own would silence stdout and exit."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(stderr=True, quiet=quiet)
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+
+
 @contextmanager
 def show_progress(console: Console) -> Iterator[DeviceProgress]:
     """Show the progress of a run on one or several devices; yield the object to report to, from any thread."""

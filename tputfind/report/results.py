@@ -77,11 +77,10 @@ def plot(result: Any) -> Figure:
 
 
 def progress() -> AbstractContextManager[DeviceProgress]:
-    from rich.console import Console
 
-    from tputfind.report.progress import show_progress
+    from tputfind.report.progress import StderrConsole, show_progress
 
-    return show_progress(Console(stderr=True))
+    return show_progress(StderrConsole())
 
 
 def text(result: Any) -> str:

@@ -13,7 +13,7 @@ from tputfind import options as values
 from tputfind.analysis import compare as verdicts
 from tputfind.analysis.compare import TOLERANCE, Comparison, checked_tolerance
 from tputfind.errors import BadRequest, OutOfTime
-from tputfind.processes.children import Children
+from tputfind.processes.children import OUT_OF_TIME, Children
 from tputfind.processes.messages import Inspection
 from tputfind.record.identity import has_images
 from tputfind.record.record import Record
@@ -156,6 +156,8 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         if not any(row.tried.turns.rounds or row.tried.failure for row in rows):
             raise
     tried = [row.tried for row in rows]
+    if not any(one.turns.rounds or one.failure for one in tried):
+        raise OutOfTime(*OUT_OF_TIME)
     failed = next((one for one in tried if one.failure is not None), None)
     if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
         failing = rows[0].variants[failed.failed or 0].spec

@@ -1,7 +1,10 @@
 """Progress output while a run is under way."""
 
 import io
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from msgspec.structs import replace
@@ -23,6 +26,23 @@ def told(record, *, terminal: bool, width: int = 100, height: int = 50) -> str:
         progress.did("batch 5: 500.0 samples/s, process 1")
         progress.doing("timing batch 16", None)
         return paper.getvalue()
+
+
+def test_closed_stderr_leaves_stdout_open():
+    code = """
+import os, sys
+from tputfind.report.progress import StderrConsole, show_progress
+with show_progress(StderrConsole()) as progress:
+    for number in range(3):
+        progress.doing(f"batch {number}", None)
+print("the result")
+"""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", code], stderr=write, stdout=subprocess.PIPE, text=True, check=False)
+    os.close(write)
+
+    assert (done.returncode, done.stdout) == (0, "the result\n")
 
 
 def searching(record):
