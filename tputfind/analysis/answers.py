@@ -57,6 +57,22 @@ def knee(rows: Sequence[Row]) -> Row | None:
     return min((row for row in rows if (row.samples_per_s or 0.0) >= enough), key=lambda row: row.batch_size)
 
 
+def untimed_near(record: Record, best: Row) -> list[int]:
+    """Return the batch sizes between the fastest row and the next timed ones, of a run that was cut short.
+
+    Any of them may be faster.
+    """
+    whole = record.finished is not None and record.spec.budget_s is None
+    if whole or record.spec.batch_sizes is not None:
+        return []
+    known = [row.batch_size for row in record.rows]
+    below = max((size for size in known if size < best.batch_size), default=0)
+    above = min((size for size in known if size > best.batch_size), default=inf)
+    return [
+        size for size in record.spec.sizes_up_to(record.largest_batch) if below < size < above and size not in known
+    ]
+
+
 def answers(record: Record) -> list[tuple[Answer, Row]]:
     """Return the rows that answer a question, each with the name of its answer; untimed rows are left out."""
     timed = [row for row in record.rows if row.samples_per_s is not None]

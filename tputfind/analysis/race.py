@@ -22,6 +22,16 @@ from tputfind.stats import percentile
 
 SCHEMA: Final = 1
 Outcome = Literal["first", "faster", "behind", "not_faster", "undecided", "failed", "untried"]
+OUTCOMES: Final[dict[Outcome, str]] = {
+    "first": "led at first",
+    "faster": "better",
+    "behind": "worse",
+    "not_faster": "not better",
+    "undecided": "undecided",
+    "failed": "FAILED",
+    "untried": "untried",
+}
+"""The outcomes in words."""
 Levels = Mapping[str, tuple[str | int, ...]]
 REGRET: Final = 0.02
 """A variant that cannot be faster by more than this fraction gets no further rounds."""

@@ -5,6 +5,7 @@ from typing import Final
 
 from tputfind.analysis import answers, recipes
 from tputfind.analysis.fleet import group_by
+from tputfind.analysis.notices.words import few
 from tputfind.record import identity
 from tputfind.record.record import Edge, LimitedBy, Record, Row
 from tputfind.record.spec import Spec
@@ -231,10 +232,13 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
         return f"not known, rates scatter by {widest:.0%}; best guess "
     if widest > answers.PROVISIONAL_SHARE:
         return f"provisional, rates scatter by {widest:.0%}; "
+    best = max(rows, key=lambda row: row.samples_per_s or 0.0)
+    if untimed := answers.untimed_near(record, best):
+        return f"provisional, {few(untimed)} not timed; "
     short = [len(row.timings) for row in rows if not answers.ran_in_all_processes(record, row)]
     if short:
         return f"provisional, timed in {min(short)} of {record.spec.row_processes} processes; "
-    rival = _rival(record, max(rows, key=lambda row: row.samples_per_s or 0.0))
+    rival = _rival(record, best)
     return "" if rival is None else f"provisional, batch {rival.batch_size} may be faster; "
 
 

@@ -91,7 +91,7 @@ class Host:
         error that ended the run; KeyboardInterrupt before the first measurement.
         """
         places, inspections = self._looked_at()
-        for warning in overlaps(places):
+        for warning in overlaps(places) if self._devices.all_busy or not self._devices.each else ():
             self._did(warning)
         tasks = self._tasks(places)
         with self._stations:

@@ -338,14 +338,14 @@ class Jobs:
             return None
 
     def _failed_result(self, number: int, state: _State, error: TputfindError, kind: FailureKind | None = None) -> Came:
-        """Return a failed result with the rows that the node has sent.
+        """Return a failed result with the trials and rows that the node has sent.
 
         Without any, the record has one failed row, or no row if it is the only job.
         """
         job = self._jobs[number]
         self._say(self._subject(number, state), f"has failed: {error.message}")
         partial = self._partial_record(number, state)
-        if partial is not None and partial.rows:
+        if partial is not None and (partial.rows or partial.trials):
             return Came(number, partial, whole=True, ended_by=error)
         address = state.starts[-1] if state.starts else ""
         record = Record(

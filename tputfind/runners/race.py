@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from msgspec.structs import replace
 
 from tputfind.analysis.compare import Tried, judged_in_turn
-from tputfind.analysis.race import REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
+from tputfind.analysis.race import OUTCOMES, REGRET, Contender, Levels, Outcome, challengers, outcome_of, recipe_of
 from tputfind.analysis.turns import ASSUMED, ASSUMED_DEVICE_BOUND, LOOKS, Turns, scatter_of
 from tputfind.errors import TputfindError
 from tputfind.record.record import Failure
@@ -172,7 +172,7 @@ class Course:
                 return
             has_led = rival in self._contenders and (rival, self.leader) in self._duels
             old, new = (rival, self.leader) if has_led else (self.leader, rival)
-            self._progress.doing(f"{self._recipe_of(new)} beside {self._recipe_of(old)}", self._expected_s(old, new))
+            self._progress.doing(f"{self._recipe_of(new)} beside {self._recipe_of(old)}", self._until_s - self._clock())
             self._running[pool.submit(self._take_round, lane, old, new)] = _Round(lane, rival, old, new)
 
     def _next_in_time(self) -> Spec | None:
@@ -275,7 +275,7 @@ class Course:
         judged = self._contenders[new]
         ratio = 0.0 if judged.judgement is None else judged.judgement.ratio
         self._progress.did(
-            f"{self._recipe_of(new)}: {ratio:.3f} times {self._recipe_of(old)}, {judged.outcome.replace('_', ' ')}"
+            f"{self._recipe_of(new)}: {ratio:.3f} times {self._recipe_of(old)}, {OUTCOMES[judged.outcome]}"
         )
 
     def _allow_again(self) -> None:

@@ -374,7 +374,7 @@ def _sizes_to_scan(plain: Spec, goal: Goal) -> list[int]:
 
 
 def _first_sizes(winner: Spec, raced_at: int) -> tuple[int, ...]:
-    """Return the batch sizes to time first: that of the race, and smaller ones.
+    """Return the batch sizes to time first: that of the race, and smaller ones, the largest first.
 
     A winner that is faster than the plain variant may meet an SLO at the next larger one.
     """
@@ -382,7 +382,7 @@ def _first_sizes(winner: Spec, raced_at: int) -> tuple[int, ...]:
         return (raced_at,)
     larger = [] if winner.slo_ms is None else [2 * raced_at]
     allowed = [size for size in larger if size <= (winner.max_batch or size)]
-    return (raced_at, *allowed, *winner.sizes_up_to(raced_at - 1)[-_SMALLER:])
+    return (raced_at, *allowed, *reversed(winner.sizes_up_to(raced_at - 1)[-_SMALLER:]))
 
 
 def _rows_of_scan(runner: TrialRunner, sizes: Sequence[int]) -> Generator[Row]:

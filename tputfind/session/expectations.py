@@ -69,7 +69,7 @@ def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
     """Return the expected seconds of the trials between two batch sizes; None for a linear search or without a failure.
 
     ``fits`` is the largest batch size known to fit, ``fails`` the smallest known not to fit, or 0 if there is none yet.
-    The latest trial stands for the next ones.
+    The longer of the latest two trials stands for the next ones: one that fails may end early.
     """
     steps = (fails - fits) // record.spec.granularity
     if fails <= fits or record.spec.search == "linear":
@@ -77,7 +77,7 @@ def seconds_of_search(record: Record, fits: int, fails: int) -> float | None:
     left = max(1, steps - 1).bit_length()
     if record.trials[-1].trace is not None and record.spec.search == "forecast":
         left = min(left, _TRIALS_BY_FORECAST)
-    return left * record.trials[-1].seconds
+    return left * max(trial.seconds for trial in record.trials[-2:])
 
 
 def seconds_of_rows(

@@ -45,7 +45,7 @@ def question(batch_size: int, steps: int, fits: int = 0, fails: int = 0) -> str:
 def timing(batch_size: int, number: int, rows_left: int) -> str:
     """Return the message for a timing process; for the first process of a row, it adds the number of rows left."""
     if number:
-        return f"timing batch {batch_size} again, process {number + 1}: this row may decide the answer"
+        return f"timing batch {batch_size} again, process {number + 1}"
     following = f", {rows_left} more to follow" if rows_left else ""
     return f"timing batch {batch_size}{following}"
 

@@ -370,8 +370,8 @@ class Session:
         number = 0 if row is None else len(row.timings)
         self._progress.doing(f"timing batch {batch_size} with all devices busy, process {number + 1}", None)
         planned = stopping.process_plan(self._spec, number)
-        (timed,) = self.runner.time_batches((batch_size,), number, planned, None, taken, seat=seat)
-        self._keep(timed)
+        for timed in self.runner.time_batches((batch_size,), number, planned, None, taken, seat=seat):
+            self._keep(timed)
 
     def _keep(self, row: Row) -> None:
         before = self.row(row.batch_size)

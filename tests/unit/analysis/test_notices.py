@@ -520,7 +520,8 @@ def test_soak_and_safe_batch_left_out_by_a_budget_are_listed():
 
 
 def test_budget_that_ends_before_a_search_names_the_largest_row_that_ran():
-    assert under_budget(64, edge=None, safe=None, trials=()).seen.startswith("the search stopped at batch 64;")
+    assert under_budget(64, edge=None, safe=None).seen.startswith("the search stopped at batch ")
+    assert under_budget(64, edge=None, safe=None, trials=()).seen.startswith("no larger batch sought;")
 
 
 def test_search_stopped_by_a_budget_names_one_end():

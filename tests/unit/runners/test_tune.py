@@ -36,9 +36,9 @@ def test_every_batch_size_is_scanned_and_timed_if_there_is_an_slo():
     spec = Spec(model="resnet18", max_batch=64, slo_ms=20.0)
 
     assert tune._sizes_to_scan(spec, "throughput") == [1, 2, 4, 8, 16, 32, 64]
-    assert tune._first_sizes(spec, 16) == (16, 32, 2, 4, 8)
-    assert tune._first_sizes(spec, 64) == (64, 8, 16, 32)
-    assert tune._first_sizes(Spec(model="resnet18"), 16) == (16, 2, 4, 8)
+    assert tune._first_sizes(spec, 16) == (16, 32, 8, 4, 2)
+    assert tune._first_sizes(spec, 64) == (64, 32, 16, 8)
+    assert tune._first_sizes(Spec(model="resnet18"), 16) == (16, 8, 4, 2)
 
 
 def test_scan_goes_on_in_further_processes_after_one_that_ends_early():

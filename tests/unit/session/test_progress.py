@@ -41,7 +41,7 @@ def test_lines_of_trials_and_timings_name_the_bracket_and_rows_to_follow():
     assert progress.question(2519, 3, 2518, 2600) == "does batch 2519 fit? looking between 2518 and 2600"
     assert progress.timing(2, 0, 3) == "timing batch 2, 3 more to follow"
     assert progress.timing(8, 0, 0) == "timing batch 8"
-    assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3: this row may decide the answer"
+    assert progress.timing(4, 2, 1) == "timing batch 4 again, process 3"
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_estimate_of_a_first_row_includes_compiling_at_the_nearest_trial():
 )
 def test_estimate_of_a_search_is_halvings_or_two_trials_by_forecast(fits, fails, options, expected_s):
     fields = dict(options)
-    last = Trial(batch_size=16, seconds=2.0, trace=fields.pop("trace", None))
+    last = Trial(batch_size=16, seconds=0.5, trace=fields.pop("trace", None))
     run = run_of()
-    trials = (Trial(batch_size=1, seconds=5.0), Trial(batch_size=8, seconds=7.0), last)
+    trials = (Trial(batch_size=1, seconds=5.0), Trial(batch_size=8, seconds=2.0), last)
     run = replace(run, trials=trials, spec=replace(run.spec, **fields))
 
     assert expectations.seconds_of_search(run, fits, fails) == expected_s

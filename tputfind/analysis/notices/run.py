@@ -120,7 +120,11 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
     lacking = [size for size in asked if size not in timed]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
     left_out = [
-        *([] if searched else [f"the search stopped at batch {largest}"]),
+        *(
+            []
+            if searched
+            else [f"the search stopped at batch {largest}" if record.trials else "no larger batch sought"]
+        ),
         *([f"{few(lacking)} not timed"] if lacking else []),
         *([f"{few(early)} timed briefly"] if early else []),
     ]

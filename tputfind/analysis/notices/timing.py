@@ -91,7 +91,9 @@ def _host_bound_notices(record: Record, timed: Sequence[Row]) -> Iterator[Notice
     bound = [row for row in timed if host_bound(row)]
     if bound:
         spans_ms = [mean(row.device_ms) or 1.0 for row in bound]
-        shares = [(mean(row.enqueue_ms) or 0.0) / span_ms for row, span_ms in zip(bound, spans_ms, strict=True)]
+        # Submitting goes on while a span ends, so that it may seem to take longer.
+        parts = zip(bound, spans_ms, strict=True)
+        shares = [min((mean(row.enqueue_ms) or 0.0) / span_ms, 1.0) for row, span_ms in parts]
         grows = max(spans_ms) > _SAME_LAUNCHES * min(spans_ms)
         apart = max(row.batch_size for row in bound) >= _SAME_LAUNCHES * min(row.batch_size for row in bound)
         waits = _WAITS_FOR_PYTHON if apart or not record.spec.own_code else f"{_WAITS_FOR_PYTHON}, or {_WAITS_ITSELF}"

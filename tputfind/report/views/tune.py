@@ -8,6 +8,7 @@ from typing import Final
 
 from tputfind.analysis.answers import fastest_within_slo
 from tputfind.analysis.race import (
+    OUTCOMES,
     Contender,
     Outcome,
     Race,
@@ -44,20 +45,13 @@ from tputfind.report.views.records import record_document
 from tputfind.stats import percentile
 from tputfind.units import format_about
 
-_WORDS: Final[dict[Outcome, str]] = {
-    "first": "led at first",
-    "faster": "better",
-    "behind": "worse",
-    "not_faster": "not better",
-    "undecided": "undecided",
-    "failed": "FAILED",
-    "untried": "untried",
-}
 _TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "undecided": "unsure", "failed": "bad", "untried": "unsure"}
 
 
 def document(race: Race) -> Document:
-    title = f"{race.winner.model} on {race.device_name}: the best of {len(race.contenders)} variants for {race.goal}"
+    ran = sum(one.outcome not in ("failed", "untried") for one in race.contenders)
+    others = f" ({len(race.contenders) - ran} more did not run)" if ran < len(race.contenders) else ""
+    title = f"{race.winner.model} on {race.device_name}: the best of {ran} variants for {race.goal}{others}"
     chart = attempt("the plot", lambda: pareto(race, title))
     return whole(lambda: _document(race, title, chart), source=race, data=partial(_data, race), chart=chart)
 
@@ -200,7 +194,7 @@ def _row(race: Race, one: Contender) -> tuple[str | Cell, ...]:
         _against(race, one),
         Cell() if rate is None else _about(rate),
         Cell(f"{one.seconds:.0f}", one.seconds) if one.seconds else Cell(),
-        Cell(_WORDS[one.outcome], tone=_TONES.get(one.outcome, "")),
+        Cell(OUTCOMES[one.outcome], tone=_TONES.get(one.outcome, "")),
     )
 
 
