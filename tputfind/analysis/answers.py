@@ -57,7 +57,7 @@ def knee(rows: Sequence[Row]) -> Row | None:
     return min((row for row in rows if (row.samples_per_s or 0.0) >= enough), key=lambda row: row.batch_size)
 
 
-def untimed_near(record: Record, best: Row) -> list[int]:
+def gaps_near(record: Record, best: Row) -> list[int]:
     """Return the batch sizes between the fastest row and the next timed ones, of a run that was cut short.
 
     Any of them may be faster.

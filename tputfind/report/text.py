@@ -233,7 +233,7 @@ def doubt_of(record: Record, rows: Sequence[Row]) -> str:
     if widest > answers.PROVISIONAL_SHARE:
         return f"provisional, rates scatter by {widest:.0%}; "
     best = max(rows, key=lambda row: row.samples_per_s or 0.0)
-    if untimed := answers.untimed_near(record, best):
+    if untimed := answers.gaps_near(record, best):
         return f"provisional, {few(untimed)} not timed; "
     short = [len(row.timings) for row in rows if not answers.ran_in_all_processes(record, row)]
     if short:

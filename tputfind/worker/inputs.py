@@ -124,8 +124,9 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
     usual, other = (whole, call) if is_whole else (call, whole)
     if _binds(forward, usual) or not _binds(forward, other):
         return usual
-    names_some = any(_binds(forward, ((), {name: None}), partly=True) for name in call[1])
-    return usual if names_some else other  # the error names the keyword that forward lacks
+    # A dict that is one argument may have its name as a key. Of two names, the error says which other is too many.
+    known = [name for name in call[1] if _binds(forward, ((), {name: None}), partly=True)]
+    return usual if len(known) > 1 else other
 
 
 def forward_of(module: nn.Module) -> Callable[..., object]:
