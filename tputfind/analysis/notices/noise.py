@@ -114,12 +114,13 @@ def merge_noise(found: Sequence[Notice]) -> list[Notice]:
     if len(noise) < 2:
         return list(found)
     rows = sorted({size for notice in noise for size in notice.batch_sizes})
+    advice = {notice.advice for notice in noise}
     signs = [sign for kind, sign in _SIGNS.items() if any(notice.kind == kind for notice in noise)]
     one = Notice(
         kind="noise",
         seen=f"batch times {', '.join(signs[:-1])} and {signs[-1]} at {few(rows)}",
         cause="other load, clocks or heat",
-        advice="use the interval",
+        advice=advice.pop() if len(advice) == 1 else "use the interval",
         batch_sizes=tuple(rows),
     )
     return [one if notice is noise[0] else notice for notice in found if notice is noise[0] or notice not in noise]
