@@ -108,6 +108,25 @@ def test_compare_gate_on_noisy_records_exits_with_7_as_the_docs_say(pair, ask):
     assert unwritten.status == 2
 
 
+def test_files_of_two_checkouts_match_though_one_model_is_missing(tmp_path, ask):
+    spec = example().spec
+    for checkout, models in (("old", ("a", "b")), ("new", ("a",))):
+        for name in models:
+            model = f"/ci/{checkout}/{name}/net.py:make"
+            changed = {
+                "model": model,
+                "weights": f"/ci/{checkout}/weights.pt",
+                "image_size": 224 if models[1:] else None,
+            }
+            saved(tmp_path / checkout / f"{name}.json", spec=replace(spec, **changed))
+
+    ran = ask(tmp_path, "compare", "old", "new")
+
+    assert ran.status == 0, ran.err
+    assert ran.err.count("has no record of") == 1
+    assert "net.py:make fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
+
+
 def test_folder_whose_only_record_is_broken_is_said_to_be_that(pair, ask):
     saved(pair / "a" / "one.json")
     (pair / "b").mkdir()

@@ -280,7 +280,7 @@ def _best(old: Record, new: Record, tolerance: float) -> Judgement | None:
 
 def _unlike(old: Record, new: Record) -> Iterator[str]:
     yield from _describe_difference("model", subject(old.spec), subject(new.spec))
-    yield from _describe_difference("weights", _weights(old), _weights(new))
+    yield from _describe_difference("weights", weights_name(old), weights_name(new))
     for name, before, after in identity.differing(old.spec, new.spec, "work"):
         if name not in COMPARED_OTHERWISE:
             yield from _describe_difference(name, before, after)
@@ -289,17 +289,17 @@ def _unlike(old: Record, new: Record) -> Iterator[str]:
     yield from _describe_difference("device", old.environment.device_name, new.environment.device_name)
     if new.environment.can.is_cpu:
         yield from _describe_difference("threads", old.environment.torch_threads, new.environment.torch_threads)
-    yield from _describe_difference("allocator", _allocator(old), _allocator(new))
+    yield from _describe_difference("allocator", allocator_settings(old), allocator_settings(new))
     yield from _describe_difference("method", old.method, new.method)
     if (old.spec.load == "all_busy") != (new.spec.load == "all_busy"):
         yield "one is of a device alone, the other of all devices busy"
 
 
-def _weights(record: Record) -> str:
+def weights_name(record: Record) -> str:
     return (record.spec.weights or "random").rpartition("/")[2]
 
 
-def _allocator(record: Record) -> str:
+def allocator_settings(record: Record) -> str:
     """Return the allocator's settings in a fixed order, without a setting that equals the default."""
     settings = {setting.strip() for setting in (record.environment.allocator_conf or "").split(",")}
     return ",".join(sorted(settings - {"", "expandable_segments:False"})) or "as it is"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import product
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tputfind import options
-from tputfind.analysis.compare import TOLERANCE, Comparison, compare, gate, subject
+from tputfind.analysis.compare import TOLERANCE, Comparison, allocator_settings, compare, gate, weights_name
 from tputfind.commands.console import Given, finish, options_of, say, stop_signals, terminal_that_may_be_gone
 from tputfind.commands.options import IN_TURN
 from tputfind.commands.outputs import model_sources, read_places, record_sources
@@ -18,6 +19,7 @@ from tputfind.processes.children import Children
 from tputfind.record import files
 from tputfind.record.identity import Question, name_of, work_key
 from tputfind.record.record import Record
+from tputfind.record.spec import Spec
 from tputfind.report.outputs import Outputs, Places, Source, check_places
 from tputfind.report.progress import StderrConsole, show_progress
 from tputfind.runners import compare as in_turn
@@ -129,7 +131,9 @@ def _pairs(
     if len(olds) == len(news) == 1 and not any(map(files.is_folder, both)):
         pairs = [(olds[0], news[0])]
     else:
-        pairs = _match_records(_newest_of_each_work(old, olds, notes), _newest_of_each_work(new, news, notes), problems)
+        old_home, new_home = _homes(olds, news)
+        by_work = _newest_of_each_work(old, olds, old_home, notes), _newest_of_each_work(new, news, new_home, notes)
+        pairs = _match_records(*by_work, problems)
     if not pairs:
         problems.append(BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force"))
     for before, after in pairs:
@@ -167,13 +171,41 @@ class Gates(NamedTuple):
 _Work = tuple[object, ...]
 
 
-def _newest_of_each_work(place: str, read: Sequence[Record], notes: list[TputfindError]) -> dict[_Work, Record]:
-    """Return the records of a place by their work, the newest finished one for each; note the records left out."""
-    homes = [Path(record.spec.model).parent for record in read if record.spec.own_code]
-    shared = os.path.commonpath(homes) if len({home.is_absolute() for home in homes}) == 1 else ""
+def _is_file(spec: Spec) -> bool:
+    return spec.source == "file" or (spec.source == "factory" and ".py:" in spec.model)
+
+
+def _homes(*sides: Sequence[Record]) -> Sequence[str]:
+    """Return the folders of two checkouts from which most files of models have the same relative paths."""
+    paths = [{record.spec.model for record in side if _is_file(record.spec)} for side in sides]
+    choices: list[list[str]] = []
+    for side in paths:
+        parents = [Path(path).parent for path in side]
+        comparable = len({parent.is_absolute() for parent in parents}) == 1
+        shared = Path(os.path.commonpath(parents)) if comparable else None
+        choices.append([""] if shared is None else [str(shared), *map(str, shared.parents)])
+
+    def matches(homes: Sequence[str]) -> int:
+        old, new = ({_relative(path, home) for path in side} for side, home in zip(paths, homes, strict=True))
+        return len(old & new)
+
+    return max(product(*choices), key=matches)
+
+
+def _relative(model: str, home: str) -> str:
+    return os.path.relpath(model, home) if home else model
+
+
+def _newest_of_each_work(
+    place: str, read: Sequence[Record], home: str, notes: list[TputfindError]
+) -> dict[_Work, Record]:
+    """Return the records of a place by their work, the newest finished one for each; note the records left out.
+
+    Files of models are named by their paths from ``home``.
+    """
     found: dict[_Work, Record] = {}
     for record in sorted(read, key=lambda record: (record.finished is not None, record.started)):
-        work = _work(record, shared)
+        work = _work(record, home)
         if work in found:
             notes.append(
                 BadRequest(f"{place} has several records of {_record_name(record)}: the newest finished one counts")
@@ -182,11 +214,13 @@ def _newest_of_each_work(place: str, read: Sequence[Record], notes: list[Tputfin
     return found
 
 
-def _work(record: Record, shared: str) -> _Work:
-    """Return the key of a record, with its model relative to the folder that all models share."""
+def _work(record: Record, home: str) -> _Work:
+    """Return the key of a record, with the file of its model relative to a folder."""
     spec = record.spec
-    model = os.path.relpath(spec.model, shared) if shared and spec.own_code else spec.model
-    rest = dict(work_key(record)) | {"model": None, "input": record.input_shape}
+    model = _relative(spec.model, home) if _is_file(spec) else spec.model
+    rest = dict(work_key(record)) | {"model": None, "input": record.input_shape, "weights": weights_name(record)}
+    rest |= dict.fromkeys(("image_size", "input_size", "sequence_length"))  # the shape says it
+    rest["allocator_conf"] = allocator_settings(record)
     rest |= {"grad_checkpoint": spec.grad_checkpoint, "memory_limit": spec.memory_limit_bytes}
     return (model, name_of(spec), *rest.values())
 
@@ -204,4 +238,4 @@ def _match_records(
 
 
 def _record_name(record: Record) -> str:
-    return f"{subject(record.spec)} {name_of(record.spec)}"
+    return f"{record.spec.model} {name_of(record.spec)}"
