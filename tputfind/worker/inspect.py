@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from hashlib import file_digest, sha256
 from typing import Final
@@ -23,6 +23,7 @@ from tputfind.units import format_bytes
 from tputfind.worker import ranks
 from tputfind.worker.conversion import library
 from tputfind.worker.devices import open_device, torch_device
+from tputfind.worker.devices.host import core_quota
 from tputfind.worker.devices.protocol import Device
 from tputfind.worker.inputs import drawn_of, shape_text
 from tputfind.worker.models import find_model, import_user_file
@@ -161,12 +162,25 @@ def _findings(
         input_shape=shape,
         parameters=parameters,
         source_sha256=_fingerprint(source),
-        caveats=caveats,
+        caveats=(*caveats, *_quota_notices(environment)),
         settings=settings,
         granularity=granularity,
         own_step=spec.phase == "step",
         own_optimizers=own_optimizers,
     )
+
+
+def _quota_notices(environment: Environment) -> Iterator[Notice]:
+    """Yield the notice of a control group that allows a CPU less time than its threads take."""
+    quota = core_quota() if environment.can.is_cpu else None
+    threads = environment.torch_threads
+    if quota is not None and quota < threads:
+        yield Notice(
+            kind="core_quota",
+            seen=f"{threads} threads compute, and a control group allows the time of {quota:.3g} cores",
+            cause="it stops them for a part of each 0.1 s",
+            advice=f"OMP_NUM_THREADS={max(1, int(quota))} is often faster",
+        )
 
 
 def _unfilled_workload(spec: Spec, device: Device, make_step: Callable[..., OwnStep]) -> Workload | OwnStep:

@@ -7,9 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tputfind.record.spec import read_spec
 from tputfind.units import GIB
+from tputfind.worker import inspect
 from tputfind.worker.devices import host as host_module
-from tputfind.worker.devices.host import MemoryLimit, memory_limit
+from tputfind.worker.devices.host import MemoryLimit, core_quota, memory_limit
 
 V1_UNLIMITED = 9223372036854771712
 
@@ -93,6 +95,35 @@ def test_rubbish_in_the_files_is_no_limit(tmp_path):
         file.write("\n1 2\nx - y\n - \n")
 
     assert memory_limit(root) == MemoryLimit(None, None)
+
+
+def test_smallest_quota_of_cores_of_nested_groups_counts(tmp_path):
+    root = host(tmp_path, Group(), Group(), Group())
+    group = root / "sys/fs/cgroup/level1.slice"
+    (group / "cpu.max").write_text("250000 100000\n")
+    (group / "level2.slice" / "cpu.max").write_text("max 100000\n")
+
+    assert core_quota(root) == 2.5
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("150000", 1.5), ("-1", None)])
+def test_quota_of_version_1_is_a_part_of_its_period(tmp_path, quota, cores):
+    root = host(tmp_path, Group(), version=1)
+    group = root / "sys/fs/cgroup/cpu/else"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text(f"{quota}\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+
+    assert core_quota(root) == cores
+
+
+def test_quota_below_the_threads_is_a_notice(monkeypatch):
+    spec = read_spec("resnet18", {"device": "cpu"})
+    monkeypatch.setattr(inspect, "core_quota", lambda: 0.5)
+
+    assert [notice.kind for notice in inspect.inspect(spec).caveats] == ["core_quota"]
+    monkeypatch.setattr(inspect, "core_quota", lambda: 64.0)
+    assert not inspect.inspect(spec).caveats
 
 
 SIZES = st.integers(0, 2**50)

@@ -109,7 +109,8 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
     and Kubernetes pods set their limits above the group of the process. ``root`` holds ``proc`` and the mounts.
     """
     limits, left = [], []
-    for folder, files in _groups(root):
+    for folder, is_v1 in _groups(root, "memory"):
+        files = _V1 if is_v1 else _V2
         sizes = [size for name in files.limits if (size := _number(folder / name)) is not None]
         if not sizes or min(sizes) >= _UNLIMITED_BYTES:
             continue
@@ -121,24 +122,38 @@ def memory_limit(root: Path = Path("/")) -> MemoryLimit:
     return MemoryLimit(min(limits, default=None), min(left, default=None))
 
 
-def _groups(root: Path) -> Iterator[tuple[Path, _Files]]:
-    """Yield the folder of each control group that contains this process, with the names of its files."""
+def core_quota(root: Path = Path("/")) -> float | None:
+    """Return the number of cores whose time control groups allow this process; None without a limit.
+
+    Containers set it (``docker run --cpus 4``); the process still sees all cores. ``root`` is as for ``memory_limit``.
+    """
+    quotas = []
+    for folder, is_v1 in _groups(root, "cpu"):
+        names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
+        words = " ".join(_text(folder / name) for name in names).split()
+        if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):
+            quotas.append(int(words[0]) / int(words[1]))
+    return min(quotas, default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield the folder of each control group that contains this process, and whether it is of version 1."""
     own = _own_paths(_text(root / "proc/self/cgroup"))
     for line in _text(root / "proc/self/mountinfo").splitlines():
         mount, _, what = line.partition(" - ")
         fields, filesystem = mount.split(), what.split()
         if len(fields) < 5 or len(filesystem) < 3:
             continue
-        is_v1 = filesystem[0] == "cgroup" and "memory" in filesystem[2].split(",")
+        is_v1 = filesystem[0] == "cgroup" and controller in filesystem[2].split(",")
         if not is_v1 and filesystem[0] != "cgroup2":
             continue
-        path = own.get("memory" if is_v1 else "")
+        path = own.get(controller if is_v1 else "")
         if path is None:
             continue
         top = root / _unescape(fields[4]).lstrip("/")
         parts = _below(path, _unescape(fields[3]))
         for depth in range(len(parts), -1, -1):
-            yield top.joinpath(*parts[:depth]), _V1 if is_v1 else _V2
+            yield top.joinpath(*parts[:depth]), is_v1
 
 
 def _own_paths(text: str) -> dict[str, str]:
