@@ -64,7 +64,7 @@ def _answer_all(control: Connection) -> None:
             if question == KILL:  # the child that it was meant for has just ended
                 continue
             if question.startswith(IMPORT):
-                with _device_described():
+                with _describe_device():
                     said = _import(question.removeprefix(IMPORT).decode())
                 is_open = _has_opened_device(control)
                 if is_open is not None:
@@ -157,7 +157,7 @@ def _has_opened_device(control: Connection) -> bool | None:
 
 
 @contextmanager
-def _device_described() -> Iterator[None]:
+def _describe_device() -> Iterator[None]:
     """Answer packages that ask for the properties of a CUDA device on import, without opening it.
 
     A child that opens it reads them. For example, transformers imports torchao, which has kernels for some devices.
