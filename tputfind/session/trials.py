@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from tputfind.errors import BadRequest, DeviceInUse, OutOfTime
+from tputfind.errors import BadRequest, DeviceInUse, NoSuchDevice, OutOfTime
 from tputfind.processes import cores
 from tputfind.processes.children import Children
 from tputfind.processes.failures import (
@@ -305,8 +305,13 @@ def expected_s(batch_size: int, taken: Sequence[Trial]) -> float | None:
 
 
 def check_memory(spec: Spec, environment: Environment) -> None:
-    """Raise BadRequest if ``--headroom`` leaves no memory, DeviceInUse if others hold some in spite of ``--strict``."""
+    """Raise BadRequest if ``--headroom`` leaves no memory, DeviceInUse if others hold some in spite of ``--strict``.
+
+    ``--strict`` raises NoSuchDevice if the memory of others cannot be read.
+    """
     _lowered_bytes(spec, environment)
+    if spec.strict and environment.can.own_memory and environment.memory_of_others_bytes is None:
+        raise NoSuchDevice("--strict: the memory that other processes hold cannot be read here", "leave it out")
     _check_others(spec, environment.memory_of_others_bytes)
 
 

@@ -3,9 +3,10 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from support.records import example, row
 
-from tputfind.errors import OutOfTime
+from tputfind.errors import DeviceInUse, NoSuchDevice, OutOfTime
 from tputfind.processes.messages import Diagnosis, Timed
 from tputfind.record.record import Failure, FailureKind, OutputCheck, Trial
 from tputfind.session import trials
@@ -125,3 +126,14 @@ def test_row_whose_check_the_budget_ends_is_kept_unchecked():
     )
     with pytest.raises(OutOfTime):
         next(found)
+
+
+@pytest.mark.parametrize(("others_bytes", "error"), [(None, NoSuchDevice), (2**30, DeviceInUse)])
+def test_strict_run_needs_to_know_that_others_hold_no_memory(others_bytes, error):
+    record = example()
+    environment = replace(record.environment, memory_of_others_bytes=others_bytes)
+
+    with pytest.raises(error, match="--strict"):
+        trials.check_memory(replace(record.spec, strict=True), environment)
+    trials.check_memory(replace(record.spec, strict=False), environment)
+    trials.check_memory(replace(record.spec, strict=True), record.environment)
