@@ -209,3 +209,6 @@ def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
     for name, before, after in pairs:
         if before != after:
             yield f"{name} {before} and {after}"
+    seen = [{notice.seen for notice in each.caveats} for each in (old, new)]
+    for side, own, other in (("OLD", *seen), ("NEW", *seen[::-1])):
+        yield from (f"in {side}, {text}" for text in sorted(own - other))
