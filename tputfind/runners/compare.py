@@ -210,5 +210,5 @@ def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
         if before != after:
             yield f"{name} {before} and {after}"
     seen = [{notice.seen for notice in each.caveats} for each in (old, new)]
-    for side, own, other in (("OLD", *seen), ("NEW", *seen[::-1])):
+    for side, own, other in (("OLD", seen[0], seen[1]), ("NEW", seen[1], seen[0])):
         yield from (f"in {side}, {text}" for text in sorted(own - other))
