@@ -261,6 +261,7 @@ TABLE = [
     ("unsupported", not_captured(f"CUDA error: operation not permitted when stream is capturing\n{TAIL}"), FIRST),
     ("out_of_memory", not_captured("CUDA error: out of memory"), FIRST),
     ("error", not_captured(ILLEGAL), FIRST),
+    ("unsupported", CannotRunSo("RuntimeError: out of resource: shared memory"), FIRST),
     # A kernel limit above a batch that passed.
     ("kernel_limit", RuntimeError(NOT_SUPPORTED), LARGER),
     ("unsupported", RuntimeError(NOT_SUPPORTED), FIRST),

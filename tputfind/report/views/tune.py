@@ -51,7 +51,8 @@ _TONES: Final[dict[Outcome, Tone]] = {"faster": "good", "undecided": "unsure", "
 def document(race: Race) -> Document:
     ran = sum(one.outcome not in ("failed", "untried") for one in race.contenders)
     others = f" ({len(race.contenders) - ran} more did not run)" if ran < len(race.contenders) else ""
-    title = f"{race.winner.model} on {race.device_name}: the best of {ran} variants for {race.goal}{others}"
+    variants = f"{ran} variants" if ran > 1 else "1 variant"
+    title = f"{race.winner.model} on {race.device_name}: the best of {variants} for {race.goal}{others}"
     chart = attempt("the plot", lambda: pareto(race, title))
     return whole(lambda: _document(race, title, chart), source=race, data=partial(_data, race), chart=chart)
 

@@ -50,7 +50,7 @@ class Compile(Mode):
         except Exception as error:
             plain()  # a model that fails uncompiled too raises its own error here
             if exception_failure(error, Circumstances()).kind == "error":  # its compiled code alone fails
-                raise CannotRunSo(f"{type(error).__name__}: {said(error)}") from error
+                raise CannotRunSo(f"{type(error).__name__}: {said(error)}") from None
             raise
 
 
