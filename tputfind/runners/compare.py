@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from math import lcm
 from random import Random
 from time import monotonic
 from typing import Final, NamedTuple
@@ -24,7 +23,7 @@ from tputfind.session import pickling
 from tputfind.session.inspect import apply_inspection, inspect, now
 from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.turns import Duel, Variant, duels_to_continue
+from tputfind.session.turns import Duel, Variant, duels_to_continue, multiple_near
 from tputfind.step import Step
 
 BUDGET_S: Final = 60.0
@@ -200,8 +199,7 @@ def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: P
 
 def _default_batch_size(old: Spec, new: Spec) -> int:
     """Return the batch size to compare at: a multiple of both granularities, at most 32 if there is one."""
-    step = lcm(old.granularity, new.granularity)
-    return max(BATCH_SIZE // step, 1) * step
+    return multiple_near(BATCH_SIZE, (old, new))
 
 
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:

@@ -4,7 +4,7 @@ A disturbance of one window also hits its neighbours, and cancels in their ratio
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from math import dist, hypot, lcm
 from random import Random
@@ -66,6 +66,12 @@ def unknown_cost(cost: Cost, device_name: str) -> NoSuchDevice:
         f"--for {cost.goal}: {device_name} does not report the {cost.goal} of its work",
         "--for throughput and --for latency need only a clock",
     )
+
+
+def multiple_near(batch_size: int, specs: Iterable[Spec]) -> int:
+    """Return the largest multiple of the granularities of all specs up to a batch size, or else the smallest one."""
+    step = lcm(*(spec.granularity for spec in specs))
+    return max(batch_size // step, 1) * step
 
 
 class VariantFailed(Exception):
@@ -220,9 +226,9 @@ class Duel:
         if found:
             spec = msgspec.structs.replace(variant.spec, **found)
             self.variants[failed.variant] = variant._replace(spec=spec)
-            step = lcm(*(one.spec.granularity for one in self.variants))
             if spec.batch_sizes is None:
-                sizes = [max(one.batch_size // step, 1) * step for one in self.variants]
+                specs = [one.spec for one in self.variants]
+                sizes = [multiple_near(one.batch_size, specs) for one in self.variants]
                 self.variants = [one._replace(batch_size=size) for one, size in zip(self.variants, sizes, strict=True)]
                 self.tried = Tried(msgspec.structs.replace(self.tried.turns, batch_sizes=tuple(sizes)))
         return bool(found)
