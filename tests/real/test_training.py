@@ -485,7 +485,7 @@ def test_loss_is_the_scalar_that_depends_on_all_other_outputs(kind, place):
 
 
 class Quantises(nn.Module):
-    """Returns the loss of its codebook first, on which nothing else depends, and what it decodes."""
+    """Returns a loss of its codes, which does not depend on the decoder, and the decoded input."""
 
     def __init__(self, *, named):
         super().__init__()

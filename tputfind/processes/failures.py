@@ -156,7 +156,7 @@ def exception_failure(error: BaseException, circumstances: Circumstances) -> Fai
     known, cause = _kind_and_cause(error, circumstances)
     kind = known or "error"
     if kind == "error" and isinstance(error, CannotRunSo) and not (known and error.__cause__):
-        kind = "unsupported"
+        kind = "unsupported"  # a known cause may be the model's own fault
     # The batch size explains why memory ran out, and a compiler fails inside torch: no traceback is needed.
     inside_torch = isinstance(error, CannotRunSo) or _is_compiler_error(error)
     shown = "" if kind == "out_of_memory" or inside_torch else _model_traceback(error)

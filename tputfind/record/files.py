@@ -177,7 +177,7 @@ def _hint_for_table(path: Path) -> str:
     if path.suffix != ".csv":
         return ""
     record = path.with_suffix(".json")
-    return f"{record} beside it is the record" if os.path.isfile(record) else ""  # noqa: PTH113  # as above
+    return f"{record} beside it is the record" if os.path.isfile(record) else ""  # noqa: PTH113  # see is_folder
 
 
 def _read(path: Path) -> bytes:

@@ -124,7 +124,7 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
     usual, other = (whole, call) if is_whole else (call, whole)
     if _binds(forward, usual) or not _binds(forward, other):
         return usual
-    # A dict that is one argument may have its name as a key. Of two names, the error says which other is too many.
+    # One such key may have the name of the argument that the dict is. With several, the error names the wrong key.
     known = [name for name in call[1] if _binds(forward, ((), {name: None}), partly=True)]
     return usual if len(known) > 1 else other
 

@@ -237,7 +237,7 @@ def _excuse_of(
     reference is also run again, since a model that writes into its inputs then returns other outputs.
     """
     last, beside = batch.size - 1, size - 2
-    # A second run in a row shows a state that begins anew with each batch size.
+    # A state that the model resets if the batch size changes shows only in the second of two runs.
     if any(_apart(_look_at_ends(few), small, axes) > noise for _ in range(2)):
         return _COMPANY
     if _is_sensitive(few, small, axes, noise):

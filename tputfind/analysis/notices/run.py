@@ -119,12 +119,9 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
     asked = spec.batch_sizes or spec.sizes_up_to(largest)
     lacking = [size for size in asked if size not in timed]
     early = [row.batch_size for row in rows if row.ended_by == "budget"]
+    stopped = f"the search stopped at batch {largest}" if record.trials else "no larger batch sought"
     left_out = [
-        *(
-            []
-            if searched
-            else [f"the search stopped at batch {largest}" if record.trials else "no larger batch sought"]
-        ),
+        *([] if searched else [stopped]),
         *([f"{few(lacking)} not timed"] if lacking else []),
         *([f"{few(early)} timed briefly"] if early else []),
     ]

@@ -92,10 +92,13 @@ def _never_reads(maker: Callable[[Any], object]) -> bool:
     if code is None or code.co_argcount != 1:
         return False
     name = code.co_varnames[0]
-    read = {one.argval for one in dis.get_instructions(code) if not isinstance(one.argval, tuple)}
-    # From Python 3.13 on, one instruction may read two names.
-    read |= {each for one in dis.get_instructions(code) if isinstance(one.argval, tuple) for each in one.argval}
-    return name not in code.co_cellvars and not {name, "locals"} & read
+    if name in code.co_cellvars:
+        return False
+    for one in dis.get_instructions(code):
+        read = one.argval if isinstance(one.argval, tuple) else (one.argval,)  # from Python 3.13 on, also two names
+        if name in read or "locals" in read:
+            return False
+    return True
 
 
 def as_step(spec: Spec, made: object) -> Step:
