@@ -164,7 +164,9 @@ class Session:
         """Return why a batch does not fit, as ``try_batch`` does; the process goes on to time it if a row is due.
 
         A row is due for every power of two that fits, and for the largest batch. Under a budget, only the first batch
-        counts of these powers, and the row must be expected to take a small part of the budget.
+        counts of these powers, and the row must be expected to take a small part of the budget. Across several devices,
+        the largest batch is timed in a second process: collectives free memory at any time, so that one process may
+        pass by chance.
         """
         known = self._trial(batch_size, TRIAL_STEPS, self.runner.memory_limit_bytes)
         if known is None and self._is_row_due(batch_size):
@@ -178,7 +180,7 @@ class Session:
             return False
         fits, fails = self._bracket(self.runner.memory_limit_bytes)
         above = min(fails or LARGEST_BATCH, (spec.max_batch or LARGEST_BATCH) + 1)
-        is_edge = fits < batch_size < above <= batch_size + spec.granularity
+        is_edge = spec.device_count == 1 and fits < batch_size < above <= batch_size + spec.granularity
         is_early = spec.budget_s is None or not self.record.trials
         return is_edge or (is_early and batch_size in spec.sizes_up_to(batch_size))
 

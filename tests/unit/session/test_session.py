@@ -543,6 +543,7 @@ def going_on(oracle, *, taken=(), **options):
         (11, [(5, True), (13, False)], {}, False),
         (11, [(5, True), (12, False)], {"budget_s": 5.0}, False),
         (8, [(5, True), (12, False)], {"budget_s": 60.0}, False),
+        (11, [(5, True), (12, False)], {"dtype": "amp-fp16", "phase": "train", "parallel": "ddp", "gpus": 2}, False),
     ],
 )
 def test_trial_continues_as_its_row_if_that_is_due_and_affordable(batch_size, taken, options, goes_on):
