@@ -1,5 +1,7 @@
 """Training steps: their results, their memory, and models that cannot be trained."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from support.command import QUICK
@@ -456,7 +458,9 @@ def outputs_of(kind, layer, x, labels):
     return {
         "last": (logits, loss),
         "named otherwise": {"logits": logits, "total": loss},
-        "of a nested output": (loss + auxiliary, [logits, {"half": logits / 2}])[::-1],
+        "of a nested output": (loss + auxiliary, [logits, {"shares": logits.softmax(1)}])[::-1],
+        "with a further layer": (loss, nn.Linear(3, 3)(logits)),
+        "first": (loss, logits.softmax(1)),
         "auxiliary": (logits, auxiliary),
         "two": (logits, loss, auxiliary),
         "two alone": (loss, auxiliary),
@@ -470,7 +474,9 @@ def outputs_of(kind, layer, x, labels):
     [
         ("last", 1),
         ("named otherwise", "total"),
-        ("of a nested output", None),  # half of the logits is no part of the loss
+        ("of a nested output", 1),  # the shares are no part of the loss, but the logits are
+        ("with a further layer", None),
+        ("first", 0),
         ("auxiliary", None),
         ("two", None),
         ("two alone", None),
@@ -504,6 +510,18 @@ def test_first_scalar_is_the_loss_only_if_it_is_named_or_depends_on_the_rest(nam
     training.step_of(model)(torch.randn(4, 8))
 
     assert training.loss_is_own is named
+
+
+def test_field_named_loss_is_the_loss_of_a_named_tuple():
+    class Output(NamedTuple):
+        loss: torch.Tensor
+        decoded: torch.Tensor
+
+    model = nn.Linear(8, 8)
+    training = Training(model, read_spec("resnet18", {"phase": "train"}), torch.device("cpu"))
+    training.step_of(lambda x: Output(x.square().mean() + model.bias.sum(), model(x)))(torch.randn(4, 8))
+
+    assert training.loss_is_own
 
 
 def test_loss_in_first_place_beside_other_losses_is_not_the_only_one():

@@ -105,7 +105,7 @@ class Training:
         One without a name depends on all other parts of the output, which is looked at in the first output alone.
         """
         own, parts = own_loss(output), parts_of(output)
-        if parts is None or (own is not None and own is not parts.get(0)):
+        if parts is None or (own is not None and (own is not parts.get(0) or own is getattr(output, "loss", None))):
             return own
         if self._place is _UNKNOWN:
             self._place = place_of_loss(parts)
@@ -283,11 +283,13 @@ def own_loss(output: Any) -> torch.Tensor | None:
 def place_of_loss(parts: Mapping[Hashable, object]) -> Hashable:
     """Return the key of the scalar in an output whose gradients reach all other parts; None if there is none.
 
-    An auxiliary loss does not reach them, and one of several losses not the others. A compiled model has one node in
-    the graph for all its outputs, so that only a single scalar can be its loss.
+    It counts too if they reach what another part, such as probabilities, is computed from without further weights. An
+    auxiliary loss does not reach them, and one of several losses not the others. A compiled model has one node in the
+    graph for all its outputs, so that only a single scalar can be its loss.
     """
     learnt = {key: [each for each in tensors_of(part) if each.requires_grad] for key, part in parts.items()}
     scalars = [key for key, part in parts.items() if isinstance(part, torch.Tensor) and learnt[key] and not part.dim()]
+    losses = {learnt[key][0].grad_fn for key in scalars}
     for place in scalars:
         left = {each.grad_fn for key, tensors in learnt.items() for each in tensors if key != place}
         level, seen = {learnt[place][0].grad_fn}, set[object]()
@@ -297,9 +299,22 @@ def place_of_loss(parts: Mapping[Hashable, object]) -> Hashable:
             left -= level
             seen |= level
             level = {node for each in level if each is not None for node, _ in each.next_functions} - seen
-        if not left:
+        if not left or (not left & losses and _has_no_further_weights(left, seen)):
             return place
     return None
+
+
+def _has_no_further_weights(nodes: set[Any], known: set[Any]) -> bool:
+    """Return whether all paths from nodes of autograd's graph to weights lead through ``known`` nodes."""
+    level, seen = nodes, set[object]()
+    while level:
+        if not all(node is not None and node.next_functions for node in level):  # a weight has none
+            return False
+        seen |= level
+        level = {node for each in level for node, _ in each.next_functions if node is not None} - seen
+        weights = {node for node in level if not node.next_functions}
+        level -= known - weights
+    return True
 
 
 def _loss(output: torch.Tensor) -> torch.Tensor:
