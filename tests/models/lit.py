@@ -105,12 +105,20 @@ class Summing(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class Norm(nn.Module):
+    def forward(self, x):
+        if self.training and len(x) == 1:
+            raise ValueError("a sample alone has no spread")
+        return x - x.mean(0) if self.training else x
+
+
 class LazyGan(Gan):
-    """Has a lazy layer, and its step uses optimizers."""
+    """Has a lazy layer and one that takes no single sample in training, and its step uses optimizers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.generator.insert(0, nn.LazyLinear(16))
+        self.generator.insert(1, Norm())
 
 
 class Begins(Classifier):
@@ -225,6 +233,15 @@ class Records(WithData):
     def on_train_batch_start(self, _batch, batch_idx) -> None:
         self.calls.append(("start", batch_idx, self.global_step))
 
+    def on_before_backward(self, _loss) -> None:
+        self.calls.append("before backward")
+
+    def on_after_backward(self) -> None:
+        self.calls.append("after backward")
+
+    def on_before_optimizer_step(self, _optimizer) -> None:
+        self.calls.append("before the optimizer's step")
+
     def on_before_zero_grad(self, _optimizer) -> None:
         self.calls.append(("zero", self.trainer.accumulate_grad_batches))
 
@@ -238,6 +255,21 @@ class Records(WithData):
 
     def on_train_batch_end(self, outputs, _batch, batch_idx) -> None:
         self.calls.append(("end", batch_idx, self.global_step, outputs["loss"].requires_grad))
+
+
+class RecordsManually(Records):
+    """Records its hooks, and optimizes manually."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch, batch_idx):
+        loss = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        self.optimizers().step()
+        self.optimizers().zero_grad()
+        return loss
 
 
 class _Pairs(IterableDataset):
@@ -303,7 +335,7 @@ def noise_and_real(patches):
 
 
 alone, encoder, next_token, with_data, with_stream = Classifier, Encoder, NextToken, WithData, WithStream
-records, prepares, loads_batches, takes_apart = Records, Prepares, LoadsBatches, TakesApart
+prepares, loads_batches, takes_apart = Prepares, LoadsBatches, TakesApart
 classifier = with_inputs(Classifier)
 begins = with_inputs(Begins)
 parent = with_inputs(Parent)

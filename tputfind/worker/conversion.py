@@ -57,7 +57,8 @@ def arrange_module(module: nn.Module, dtype: torch.dtype | None, layout: str) ->
 def move_module(module: nn.Module, device: torch.device) -> nn.Module:
     """Move a module to a device unless it is there already, since some modules refuse to be moved."""
     there = {tensor.device for tensor in (*module.parameters(), *module.buffers())}
-    return module if there == {device} else module.to(device)
+    moved = module if there == {device} else module.to(device)
+    return module if moved is None else moved  # the user's own ``to`` may return nothing
 
 
 def library() -> Any:

@@ -78,7 +78,9 @@ class LightningTraining(Training):
         scaled = loss if self._scaler is None else self._scaler.scale(loss)
         if not self._automatic:
             ranks.expect_backward(self.module, scaled)
+        self._module.on_before_backward(scaled)
         self._module.backward(scaled, *arguments, **keywords)
+        self._module.on_after_backward()
 
     def clip_gradients(
         self, optimizer: Any, gradient_clip_val: float | None = None, gradient_clip_algorithm: str | None = None
@@ -93,17 +95,15 @@ class LightningTraining(Training):
 
     def take(self, optimizer: Any, closure: Callable[[], Any] | None, keywords: dict[str, Any]) -> Any:
         """Run a step of an optimizer, through the gradient scaler if any; return its result or that of the closure."""
-        if self._scaler is None and not self._automatic:
-            return optimizer.step(*(() if closure is None else (closure,)), **keywords)
         if self._scaler is None:  # some optimizers evaluate the closure several times
             return optimizer.step(lambda: self._step_with_clipping(optimizer, closure), **keywords)
         result = None if closure is None else closure()
-        if self._automatic and result is None:  # the module skips the batch, and no weight has a gradient
-            self._clip_before_step(optimizer)
-            return None
-        if self._automatic:
+        skips = self._automatic and result is None  # the module skips the batch, and no weight has a gradient
+        if not skips:
             self._scaler.unscale_(optimizer)
-            self._clip_before_step(optimizer)
+        self._clip_before_step(optimizer)
+        if skips:
+            return None
         self._scaler.step(optimizer, **keywords)
         self._scaler.update()
         return result
@@ -116,7 +116,8 @@ class LightningTraining(Training):
 
     def _clip_before_step(self, optimizer: Any) -> None:
         self._module.on_before_optimizer_step(optimizer)
-        self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
+        if self._automatic:
+            self._module.configure_gradient_clipping(optimizer, self._spec.clip, None)
 
     def step_of(self, model: Callable[..., object]) -> Callable[..., Any]:
         """Return the step that trains the module; it takes a batch and returns the loss, or None if there is none."""
@@ -151,10 +152,7 @@ class LightningTraining(Training):
                 module.on_before_zero_grad(optimizer)
                 module.optimizer_zero_grad(0, self._step.number, optimizer)
             if isinstance(loss, torch.Tensor):  # None skips the batch
-                share = loss if times == 1 else loss / times
-                module.on_before_backward(share)
-                self.backward(share)
-                module.on_after_backward()
+                self.backward(loss if times == 1 else loss / times)
             return output
 
         def run(batch: object, left: int) -> object:

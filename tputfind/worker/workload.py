@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache, cached_property
-from itertools import chain
+from itertools import chain, filterfalse
 from time import perf_counter
 from typing import Any, Final, NamedTuple, cast
 
@@ -137,21 +137,26 @@ class Workload:
         named = (module.inner if isinstance(module, TrainingStep) else module).named_parameters()
         self.trained_names = [name for name, parameter in named if parameter.requires_grad]
         """Names of the trained parameters in the order in which DistributedDataParallel numbers them."""
-        self.parameters = sum(parameter.numel() for parameter in module.parameters())
+        self.parameters = sum(one.numel() for one in module.parameters() if not is_uninitialized(one))
         if filled and spec.dtype in QUANTIZED:
             quantize(module, spec.dtype, spec.model)
         self._training = make_training(self._module, spec, device, spreads=filled) if spec.phase == "train" else None
+        set_fp32_arithmetic(tf32=spec.dtype == "tf32")  # undoes what hooks at the start of training have set
         self._module = module if self._training is None else self._training.module
         self._mode = mode_class(spec.mode)(self._module, self._step_of)
 
     def _run_first_batch(self) -> None:
         """Run the smallest batch, since lazy layers have no parameters to count or train before their first one."""
         spec, module, optimizers = self._spec, self._module, list[Any]()
+        modes = [(one, one.training) for one in module.modules()]
         if isinstance(module, TrainingStep):  # its step may use its optimizers, which are made anew afterwards
             optimizers = list(make_training(module, spec, self._device).optimizers)
+            module.eval()  # statistics of a batch need more samples
         arguments, named = self._inputs(spec.smallest_batch).call
         with torch.enable_grad():  # also for inference, since some models call autograd.grad
             drain_value(self._call(module)(*arguments, **named))
+        for one, training in modes:
+            one.training = training
         module.zero_grad()
         for optimizer in optimizers:
             optimizer.state.clear()
@@ -306,7 +311,7 @@ class Workload:
                 cause="it runs in the mode that it was made in",
                 advice="set its mode in the factory",
             )
-        weights = [*self._module.parameters(), *self._module.buffers()]
+        weights = list(filterfalse(is_uninitialized, (*self._module.parameters(), *self._module.buffers())))
         inputs = tensors_of(self._probes[1][0]) if callable(self._wanted) else []
         last = [name for name, held in (("weights", weights), ("inputs", inputs)) if any(map(is_channels_last, held))]
         if last and self._spec.layout == "nchw":
@@ -479,8 +484,11 @@ def check_samples(spec: Spec, batch: Batch, make: Callable[[int], Call] | None) 
     fewer = fewer // spec.granularity * spec.granularity
     is_small = fewer < max(spec.smallest_batch, 2)
     count = next(batch.miscounts(), None)
-    if count is not None and not batch.has_samples() and make is not None and not is_small:
-        batch.forget_rows(make(fewer), fewer)  # the first batches may have had as many rows a sample by chance
+    if count is not None and not batch.has_samples() and make is not None:
+        # The first batches may have had as many rows a sample by chance: compare with a size that was not tried.
+        tried = _PROBED * spec.smallest_batch
+        other = fewer if fewer > tried else 2 * max(batch.size, tried)
+        batch.forget_rows(make(other), other)
         count = next(batch.miscounts(), None)
     if count is not None and not batch.has_samples():
         samples = f"{count} sample{'' if count == 1 else 's'}"
@@ -514,7 +522,7 @@ def seed_of(spec: Spec, batch_size: int, draw: int) -> int:
 def bytes_by_dtype(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Return the bytes of tensors by the name of their dtype, or of their class, as with some quantised weights."""
     counts = Counter[str]()
-    for tensor in tensors:
+    for tensor in filterfalse(is_uninitialized, tensors):
         sharded = hasattr(tensor, "full_tensor")  # by FSDP: all of it is the model's
         for part in [tensor] if sharded else plain_tensors(tensor):
             own = sharded or is_of_torch(part)
