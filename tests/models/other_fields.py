@@ -384,6 +384,16 @@ class Halves(nn.Module):
 halves_its_input = with_inputs(Halves)
 
 
+class Unsqueezes(Halves):
+    """Adds an axis to its input in place."""
+
+    def forward(self, x):
+        return self.lin(x.unsqueeze_(1)).squeeze(1)
+
+
+unsqueezes_its_input = with_inputs(Unsqueezes)
+
+
 class UsesUp(nn.Module):
     """Takes its inputs out of their containers, or replaces them there, as it may with a fresh batch."""
 
@@ -717,6 +727,21 @@ class Threads(nn.Module):
 
 own_threads = with_inputs(Threads)
 lazy = with_inputs(lambda: nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2)))
+
+
+class WithAuxiliaryHead(nn.Module):
+    """Has a lazy head that inference does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.auxiliary = nn.LazyLinear(4), nn.LazyLinear(2)
+
+    def forward(self, x):
+        out = self.lin(x)
+        return (out, self.auxiliary(out)) if self.training else out
+
+
+lazy_in_training = with_inputs(WithAuxiliaryHead)
 
 
 class Pools(nn.Module):

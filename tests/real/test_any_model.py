@@ -8,7 +8,9 @@ from support.command import QUICK, measured
 from support.folders import MODELS
 
 from tputfind.record.spec import read_spec
+from tputfind.worker import batch as batches
 from tputfind.worker.output_check import check_output
+from tputfind.worker.structures import copy_containers
 from tputfind.worker.workload import Workload
 
 PIECES, PIECE_S = 10, 0.002
@@ -102,6 +104,7 @@ def test_a_model_runs_in_the_strictest_grad_mode_that_it_passes_under(tmp_path, 
         ("one_dict", False, "16"),
         ("one_tuple", False, "16+16"),
         ("lazy", False, "16"),
+        ("lazy_in_training", False, "16"),
         ("refuses_to_move", False, "16"),
     ],
 )
@@ -161,6 +164,34 @@ def test_inputs_that_a_step_writes_into_are_restored_before_the_next(tmp_path, a
     assert all("inputs_restored" in row.seen for row in record.rows)
     assert "inputs_restored" in kinds(record)
     assert not any(row.output is not None and row.output.result == "not_finite" for row in record.rows)
+
+
+@pytest.mark.parametrize("phase", ["infer", "train"])
+def test_input_reshaped_by_a_step_has_its_first_shape_in_the_next(phase):
+    workload = workload_of("unsqueezes_its_input", phase=phase)
+    with torch.set_grad_enabled(phase == "train"):
+        batch = workload.batch(4)
+        for _ in range(3):
+            batch()
+
+    assert batch.shapes == ((4, 16),)
+
+
+def test_containers_are_copied_before_a_step_outside_its_time(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        batches, "copy_containers", lambda *call, **how: made.append(1) or copy_containers(*call, **how)
+    )
+    with torch.no_grad():
+        batch = workload_of("pops_from_dict").batch(4)
+        batch()
+        batch.restore()
+        made.clear()
+        batch()
+        timed = len(made)
+        batch()
+
+    assert (timed, len(made)) == (0, 1)
 
 
 @pytest.mark.parametrize("phase", ["infer", "train"])

@@ -17,6 +17,7 @@ from tputfind.worker.output_check import check_output, values_of_outputs
 COMPANY = "a sample's output differs from run to run, or with the batch that it is in"
 VANISHING = "its outputs are below the dtype's normal numbers"
 NO_VALUES = "no output has floating-point values by sample"
+UNLIKE = "its outputs differ in number, or in several lengths, between batch sizes"
 ALIKE = "the outputs of different samples hardly differ, so that one would pass for another"
 
 
@@ -149,6 +150,8 @@ def test_model_with_fewer_outputs_for_large_batch_is_unchecked():
         (lambda x: x.argmax(1), NO_VALUES),
         (lambda _: None, NO_VALUES),
         (lambda x: x.sum(), NO_VALUES),
+        (list, UNLIKE),
+        (lambda x: x @ x.T, UNLIKE),
         (lambda x: x[:, :0], NO_VALUES),
         (lambda x: x * 1e-44, VANISHING),
         (torch.ones_like, ALIKE),

@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+from io import BytesIO
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from torch import nn
 import tputfind
 from tputfind.errors import BadRequest
 from tputfind.record.spec import own_step, read_spec
-from tputfind.worker.own_step import OwnStep
+from tputfind.worker.own_step import OwnStep, _is_used_up
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces RLIMIT_AS")
 CPU = torch.device("cpu")
@@ -100,10 +101,36 @@ def test_lazy_layers_of_a_step_are_counted_once_they_have_weights(tmp_path, ask)
 
 def test_rows_a_sample_of_the_first_batches_are_no_rule_for_larger_ones(tmp_path, ask):
     ran = ask(
-        tmp_path, f"{MODELS}/steps.py:first_graphs_are_of_one_size", "--batch-sizes", "8,64", "--device", "cpu", *QUICK
+        tmp_path,
+        f"{MODELS}/steps.py:first_graphs_are_of_one_size",
+        "--batch-sizes",
+        "3,8,64",
+        "--device",
+        "cpu",
+        *QUICK,
     )
 
     assert ran.status == 0, ran.err
+
+
+def test_read_files_and_loaders_that_begin_again_are_not_used_up():
+    file, loader = BytesIO(b"1"), Loader()
+    read = file.read(), list(loader)
+
+    assert read == (b"1", [0, 1])
+    assert not any(map(_is_used_up, (file, loader)))
+    assert _is_used_up(iter([]))
+
+
+class Loader:
+    """Begins again when it is iterated."""
+
+    def __iter__(self):
+        self.left = iter(range(2))
+        return self
+
+    def __next__(self):
+        return next(self.left)
 
 
 def test_step_of_a_file_that_turns_autograd_off_runs_without_it(tmp_path, ask):

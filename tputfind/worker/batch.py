@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import resource
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -47,6 +47,9 @@ _ROOM: Final = 1.25
 """Factor on the bytes of copies, since allocators round up."""
 
 
+_Form = tuple[torch.Size, tuple[int, ...], Any]
+
+
 class _Inputs:
     """The inputs of a batch, and those given to its last step; each step gets new containers if steps change them.
 
@@ -57,13 +60,22 @@ class _Inputs:
     def __init__(self, call: Call, *, has_state: bool) -> None:
         self.call = self.given = call
         self.renews = True
+        self._is_new = False
         self._has_state = has_state
+
+    def renew(self) -> None:
+        """Copy the containers for the next step, which else does so itself."""
+        self.given, self._is_new = copy_containers(self.call, of_tensors=self._has_state), True
 
     def bind(self, step: Callable[..., object]) -> Callable[[], object]:
         """Return the step of these inputs, without arguments."""
 
         def run() -> object:
-            self.given = copy_containers(self.call, of_tensors=self._has_state) if self.renews else self.call
+            if not self.renews:
+                self.given = self.call
+            elif not self._is_new:
+                self.renew()
+            self._is_new = False
             return step(*self.given[0], **self.given[1])
 
         return run
@@ -74,7 +86,8 @@ class Batch:
 
     The first call checks three things. If the output is lazy, every step computes it in full from then on. If the step
     writes into its inputs, ``restore`` undoes that; it is None if there is nothing to undo, or no host memory for
-    copies. ``seen`` records both. If it changes containers, as ``batch.pop("labels")`` does, every step gets new ones.
+    copies. ``seen`` records both. If it changes containers, as ``batch.pop("labels")`` does, every step gets new ones,
+    which ``restore`` makes too.
     ``compiled`` is the result of compiling the step, or None. ``outline`` is the outline of the inputs if the user's
     callable made all samples, else None. ``indexes_samples`` returns whether the inputs hold indices of samples.
     """
@@ -126,7 +139,8 @@ class Batch:
 
     def _first(self) -> object:
         """Run the step, and check whether its output is lazy and whether it writes into its inputs."""
-        versions = self._written()
+        tensors = [one for one in tensors_of(self._inputs) if is_plain(one)]
+        versions, forms = self._written(), [_form_of(one) for one in tensors]
         if self.compiled is None:
             output, self.compiled = first_output(self._prepared)
         else:
@@ -137,9 +151,21 @@ class Batch:
         else:
             self._run = self._prepared
         self._fed.renews = not has_same_parts(self._inputs, self._fed.given)
+        reshaped = [pair for pair in zip(tensors, forms, strict=True) if _form_of(pair[0]) != pair[1]]
+        if reshaped:
+            _reshape(reshaped)
+            self._run = _undo_reshape(self._run, reshaped)
         if self._writes or self._written() != versions:
             self.restore = self._make_restore()
             self.seen += ("inputs_written",) if self.restore is None else ("inputs_restored",)
+        if self._fed.renews:
+            parts = [part for part in (self._fed.renew, self.restore) if part is not None]
+
+            def renew_and_restore() -> None:
+                for part in parts:
+                    part()
+
+            self.restore = renew_and_restore
         return output
 
     def _written(self) -> list[int]:
@@ -261,6 +287,28 @@ class Batch:
 
     def miscounts(self) -> Iterator[int]:
         return miscounts(self._inputs, self._split(), self.size)
+
+
+def _form_of(tensor: torch.Tensor) -> _Form:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def _reshape(changed: Sequence[tuple[torch.Tensor, _Form]]) -> None:
+    """Give tensors their first forms again, which a step changed in place, as by ``x.unsqueeze_(1)``."""
+    with torch.no_grad():
+        for tensor, form in changed:
+            tensor.as_strided_(*form)
+
+
+def _undo_reshape(step: Callable[[], object], changed: Sequence[tuple[torch.Tensor, _Form]]) -> Callable[[], object]:
+    """Return a step that gives these tensors their first forms again after it."""
+
+    def run() -> object:
+        output = step()
+        _reshape(changed)
+        return output
+
+    return run
 
 
 def empty_on_host(tensor: torch.Tensor, *, pinned: bool) -> torch.Tensor:

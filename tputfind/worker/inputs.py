@@ -26,7 +26,7 @@ from tputfind.worker.structures import (
 _DEEPEST: Final = 12
 """Maximum depth of a structure that is compared."""
 _LARGE_TABLE: Final = 2**17
-"""An integer from here on may be a row of a table that no cache holds."""
+"""Integers that add up to this may be the rows of tables that no cache holds."""
 _WRAPPERS: Final = (AveragedModel, nn.DataParallel, DistributedDataParallel)
 """Modules that pass any arguments to another one."""
 CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -105,8 +105,9 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
     """Return the result of a ``MakeInputs`` as positional and keyword arguments.
 
     A tuple holds positional arguments and a mapping keyword arguments, unless ``forward`` only accepts the tuple or
-    mapping as its single argument. A named tuple whose names ``forward`` has holds keyword arguments. A list, and any
-    other named tuple, is one argument, unless ``forward`` only accepts its items.
+    mapping as its single argument. A named tuple whose names ``forward`` has holds keyword arguments, and positional
+    ones if ``forward`` names none. A list, and any other named tuple, is one argument, unless ``forward`` only accepts
+    its items.
     """
     call: Call
     whole: Call = (inputs,), {}
@@ -116,17 +117,18 @@ def as_call(inputs: object, forward: Callable[..., object] | None = None) -> Cal
         call = tuple(inputs), {}
     else:
         return whole
-    if hasattr(inputs, "_asdict") and forward is not None:
-        named: Call = (), inputs._asdict()
-        if _binds(forward, named):
-            return named
-    is_whole = isinstance(inputs, list) or hasattr(inputs, "_asdict")
+    parameters = _parameters(forward)
+    named = cast("Any", inputs)._asdict() if hasattr(type(inputs), "_asdict") else None
+    if named is not None and parameters.keys() >= named.keys() and _binds(forward, ((), named)):
+        return (), named
+    is_whole = isinstance(inputs, list) or (named is not None and bool(parameters))
     usual, other = (whole, call) if is_whole else (call, whole)
     if _binds(forward, usual) or not _binds(forward, other):
         return usual
     # One such key may have the name of the argument that the dict is. With several, the error names the wrong key.
-    known = [name for name in call[1] if _binds(forward, ((), {name: None}), partly=True)]
-    return usual if len(known) > 1 else other
+    required = {name for name, parameter in parameters.items() if parameter.default is Parameter.empty}
+    is_spread = required <= call[1].keys() and len(parameters.keys() & call[1].keys()) > 1
+    return usual if is_spread else other
 
 
 def forward_of(module: nn.Module) -> Callable[..., object]:
@@ -138,15 +140,28 @@ def forward_of(module: nn.Module) -> Callable[..., object]:
         module = inner
 
 
-def _binds(forward: Callable[..., object] | None, call: Call, *, partly: bool = False) -> bool:
-    """Return whether a function can be called with these arguments, or with more; True if its signature is unknown."""
+def _signature(forward: Callable[..., object] | None) -> inspect.Signature | None:
     try:
         schema = getattr(forward, "schema", None)  # of a scripted module
-        signature = inspect.signature(forward) if schema is None else _signature_of(schema)  # type: ignore[arg-type]  # None has none
+        return inspect.signature(forward) if schema is None else _signature_of(schema)  # type: ignore[arg-type]  # None has none
     except (TypeError, ValueError):
-        return True
+        return None
+
+
+def _parameters(forward: Callable[..., object] | None) -> dict[str, Parameter]:
+    """Return a function's parameters by name, without ``*args`` and ``**kwargs``, which take any."""
+    signature = _signature(forward)
+    parameters = {} if signature is None else signature.parameters
+    variable = Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD
+    return {name: parameter for name, parameter in parameters.items() if parameter.kind not in variable}
+
+
+def _binds(forward: Callable[..., object] | None, call: Call) -> bool:
+    """Return whether a function can be called with these arguments; True if its signature is unknown."""
+    signature = _signature(forward)
     try:
-        (signature.bind_partial if partly else signature.bind)(*call[0], **call[1])
+        if signature is not None:
+            signature.bind(*call[0], **call[1])
     except TypeError:
         return False
     return True
@@ -446,7 +461,7 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
 
     Repeats are right only if each part is a plain value or a dense tensor whose shape differs between the sizes along
     its axis of samples alone, if some part holds samples, and if none holds indices of samples, which grow with the
-    batch size, or of the rows of a large table, since few rows would come from a cache.
+    batch size, or of the rows of large tables, since few rows would come from a cache.
     """
     split = split_of(values, sizes)
     if not can_count_samples(split) or not all(map(_is_plain, values)):
@@ -460,8 +475,8 @@ def repeatable_split(values: Sequence[object], sizes: Sequence[int]) -> Split | 
             if len({(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts}) > 1:
                 return None
     maxima = [maxima_of(value, split) for value in values]
-    is_large = any(key[-1] == "integers" and most >= _LARGE_TABLE for each in maxima for key, most in each.items())  # type: ignore[index]
-    return None if is_large or indexes_samples(maxima, sizes) else split
+    rows = [sum(most for key, most in each.items() if key[-1] == "integers") for each in maxima]  # type: ignore[index,misc]
+    return None if max(rows) >= _LARGE_TABLE or indexes_samples(maxima, sizes) else split
 
 
 def _is_plain(value: object, above: tuple[int, ...] = ()) -> bool:

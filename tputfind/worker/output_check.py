@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+from operator import ne
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -65,7 +66,7 @@ def check_output(
     medium = [_looked_at(output, medium_size, medium_size - 1, 0) for output in _tensors(more())]
     axes = _batch_axes(small, medium)
     if not axes:
-        return _unchecked_output(_NO_VALUES)
+        return _unchecked_output(_UNLIKE if _are_unlike(small, medium) else _NO_VALUES)
     if _lacks_samples(whole, small, axes):
         again = whole if short else [_looked_at(tensor, batch.size) for tensor in _tensors(batch())]
         if not _lacks_samples(again, small, axes):
@@ -314,6 +315,7 @@ _COMPANY: Final = "a sample's output differs from run to run, or with the batch 
 _SENSITIVE: Final = "a change of its inputs as small as rounding gives other outputs"
 _VANISHING: Final = "its outputs are below the dtype's normal numbers"
 _NO_VALUES: Final = "no output has floating-point values by sample"
+_UNLIKE: Final = "its outputs differ in number, or in several lengths, between batch sizes"
 
 
 def _unchecked_output(remark: str) -> OutputCheck:
@@ -363,6 +365,12 @@ def _are_fine(output: torch.Tensor, axis: int) -> torch.Tensor:
     if output.dtype in _MASKING and not bool(fine.all()):  # in fp16 minus infinity may be an overflow
         fine |= (finite | rows_of(torch.isneginf(output))).all(dim=1) & finite.any(dim=1)
     return fine
+
+
+def _are_unlike(small: Sequence[_Look], medium: Sequence[_Look]) -> bool:
+    """Return whether outputs differ between two batch sizes in their number, or one of them in several lengths."""
+    pairs = list(zip_longest((look.shape for look in small), (look.shape for look in medium), fillvalue=()))
+    return any(len(one) != len(other) or sum(map(ne, one, other)) > 1 for one, other in pairs)
 
 
 def _batch_axes(*looks: Sequence[_Look]) -> dict[int, int]:

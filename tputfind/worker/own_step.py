@@ -375,7 +375,7 @@ def _losses(output: Any) -> Iterator[float]:
         yield output.item()
     elif isinstance(output, Real) and not isinstance(output, Integral):
         yield float(output)
-    elif hasattr(output, "_asdict"):
+    elif hasattr(type(output), "_asdict"):
         yield from _losses(output._asdict())
     elif isinstance(output, (list, tuple)):
         yield from _losses(output[0] if output else None)
@@ -395,11 +395,14 @@ _END: Final = object()
 
 
 def _is_used_up(value: object) -> bool:
-    """Return whether a generator or another iterator has ended; one of the latter may lose an item."""
+    """Return whether a generator or another iterator has ended; one of the latter may lose an item.
+
+    A file that can go back to its beginning, and what begins again when iterated, have not.
+    """
     if inspect.isgenerator(value):
         return value.gi_frame is None
     try:
-        return isinstance(value, Iterator) and next(value, _END) is _END
+        return isinstance(value, Iterator) and not hasattr(value, "seek") and next(iter(value), _END) is _END
     except Exception:  # the user's code can raise anything
         return False
 

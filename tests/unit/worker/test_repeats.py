@@ -116,12 +116,13 @@ def test_repeated_tensor_stays_expanded_unless_converted_or_moved(make):
 
 
 @pytest.mark.parametrize(("rows", "repeats"), [(30_000, True), (2_000_000, False)])
-def test_rows_of_a_table_beyond_any_cache_are_not_repeated(rows, repeats):
+def test_rows_of_tables_beyond_any_cache_are_not_repeated(rows, repeats):
     torch.manual_seed(0)
+    of_one = [torch.randint(0, rows, (size, 26)) for size in PROBES]
+    of_several = [[torch.randint(rows // 40, rows // 26, (size,)) for _ in range(26)] for size in PROBES]
 
-    split = repeatable_split([torch.randint(0, rows, (size, 26)) for size in PROBES], PROBES)
-
-    assert (split is not None) == repeats
+    assert (repeatable_split(of_one, PROBES) is not None) == repeats
+    assert (repeatable_split(of_several, PROBES) is not None) == repeats
 
 
 @dataclass
