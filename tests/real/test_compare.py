@@ -127,6 +127,22 @@ def test_files_of_two_checkouts_match_though_one_model_is_missing(tmp_path, ask)
     assert "net.py:make fp16 nchw eager on NVIDIA Example: NEW over OLD" in ran.out
 
 
+def test_records_of_several_devices_and_weights_are_matched_by_these(tmp_path, ask):
+    record = example()
+    for folder, factors in (("old", (1.0, 2.0)), ("new", (1.0, 2.0))):
+        for number, factor in enumerate(factors):
+            device = replace(record.environment, device=f"cuda:{number}")
+            weights = replace(record.spec, dtype="bf16", weights=f"/ci/{folder}/{number}/last.pt")
+            saved(tmp_path / folder / f"device{number}.json", factor, environment=device)
+            saved(tmp_path / folder / f"weights{number}.json", factor, spec=weights)
+
+    ran = ask(tmp_path, "compare", "old", "new", "--fail-slower", "3%")
+
+    assert ran.status == 0, ran.err
+    assert ran.out.count("NEW over OLD") == 4
+    assert "several records" not in ran.err
+
+
 def test_folder_whose_only_record_is_broken_is_said_to_be_that(pair, ask):
     saved(pair / "a" / "one.json")
     (pair / "b").mkdir()

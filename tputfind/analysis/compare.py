@@ -325,7 +325,15 @@ def _differs(old: Record, new: Record) -> Iterator[str]:
 
 def _describe_difference(name: str, before: object, after: object) -> Iterator[str]:
     if before != after:
-        yield f"{name.removesuffix('_bytes').replace('_', ' ')} {before} and {after}"
+        words = name.removesuffix("_bytes").removesuffix("_s").replace("_", " ")
+        yield f"{words} {_value_text(name, before)} and {_value_text(name, after)}"
+
+
+def _value_text(name: str, value: object) -> str:
+    """Return a value of a field as text, with the unit that the field's name ends with."""
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_bytes(value)
+    return f"{value:g} s" if name.endswith("_s") and isinstance(value, float) else f"{value}"
 
 
 def _largest(record: Record) -> str:
@@ -345,10 +353,10 @@ def _beyond(old: Record, new: Record) -> Iterator[Judgement]:
     edge = new.edge
     if edge is None or not edge.closed or edge.limited_by in ("cap", "latency"):
         return
-    tried = {row.batch_size for row in new.rows}
+    tried, least = {row.batch_size for row in new.rows}, edge.fails_at or edge.largest_batch + 1
     above = [one for one in new.attempts if one.batch_size == edge.fails_at and one.failure is not None]
     for row in old.rows:
-        if row.samples_per_s is not None and row.batch_size > edge.largest_batch and row.batch_size not in tried:
+        if row.samples_per_s is not None and row.batch_size >= least and row.batch_size not in tried:
             less = _less_memory(old, row, new, above) if edge.limited_by == "memory" else ""
             yield Judgement(
                 old_batch=row.batch_size,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
@@ -46,11 +47,12 @@ def main(given: Given, *, show_traceback: bool) -> int:
     problems: list[TputfindError] = []  # records that could not be compared
     notes: list[TputfindError] = []  # notes for the reader, on which no gate fails
     gates = Gates(**shares)  # type: ignore[arg-type]  # as _SHARES says
-    interrupted = False
+    interrupted, stopped = False, list[TputfindError]()
     with stop_signals() as ignore_signals:
         if given["run"]:
             found, outputs = _measure_in_turns(given["compared"], measuring, places, gates, ignore_signals)
             compared, interrupted = [found.comparison], found.interrupted
+            stopped = [] if found.problem is None else [found.problem]
         else:
             compared, outputs = _compare_records(
                 given["compared"], places, gates, problems, notes, force=given["force"]
@@ -69,7 +71,7 @@ def main(given: Given, *, show_traceback: bool) -> int:
         for problem in [*notes, *problems]:  # before the table: a closed pipe may end all later output
             say(problem, show_traceback=show_traceback)
     said = "the rounds until then are saved" if outputs.saved else "nothing was saved: --save names a file"
-    stopped = [Interrupted(f"interrupted; {said}")] if interrupted else []
+    stopped += [Interrupted(f"interrupted; {said}")] if interrupted else []
     unwritten = finish(document, outputs, [*stopped, *outputs.problems], show_traceback=show_traceback)
     # A missing output must fail even if a pull request may pass with a comparison that is too noisy.
     return (unwritten or code) if stopped or code == TooNoisy.exit_code else (code or unwritten)
@@ -131,9 +133,13 @@ def _pairs(
     if len(olds) == len(news) == 1 and not any(map(files.is_folder, both)):
         pairs = [(olds[0], news[0])]
     else:
-        old_home, new_home = _homes(olds, news)
-        by_work = _newest_of_each_work(old, olds, old_home, notes), _newest_of_each_work(new, news, new_home, notes)
-        pairs = _match_records(*by_work, problems)
+        read = olds, news
+        homes = _homes(*({one.spec.model for one in side if _is_file(one.spec)} for side in read))
+        of_weights = _homes(*({one.spec.weights for one in side if one.spec.weights is not None} for side in read))
+        sides = [[_Marked(one, *both) for one in side] for side, *both in zip(read, homes, of_weights, strict=True)]
+        several = _multiple_marks(sides[0]) & _multiple_marks(sides[1])
+        older, newer = (_newest_of_each_work(*named, several, notes) for named in zip((old, new), sides, strict=True))
+        pairs = _match_records(older, newer, problems)
     if not pairs:
         problems.append(BadRequest(f"{old} and {new} hold no records of the same work", "name two records and --force"))
     for before, after in pairs:
@@ -175,9 +181,8 @@ def _is_file(spec: Spec) -> bool:
     return spec.source == "file" or (spec.source == "factory" and ".py:" in spec.model)
 
 
-def _homes(*sides: Sequence[Record]) -> Sequence[str]:
-    """Return the folders of two checkouts from which most files of models have the same relative paths."""
-    paths = [{record.spec.model for record in side if _is_file(record.spec)} for side in sides]
+def _homes(*paths: set[str]) -> Sequence[str]:
+    """Return the folders of two checkouts from which most of their paths are the same."""
     choices: list[list[str]] = []
     for side in paths:
         parents = [Path(path).parent for path in side]
@@ -196,16 +201,37 @@ def _relative(model: str, home: str) -> str:
     return os.path.relpath(model, home) if home else model
 
 
-def _newest_of_each_work(
-    place: str, read: Sequence[Record], home: str, notes: list[TputfindError]
-) -> dict[_Work, Record]:
-    """Return the records of a place by their work, the newest finished one for each; note the records left out.
+class _Marked:
+    """A record with its work, and with its device and its weights: records of several in both folders are matched."""
 
-    Files of models are named by their paths from ``home``.
+    def __init__(self, record: Record, home: str, home_of_weights: str) -> None:
+        """Name the files of a record by their paths from these folders."""
+        weights = record.spec.weights
+        self.record = record
+        self.work = _work(record, home)
+        self.marks = record.environment.device, None if weights is None else _relative(weights, home_of_weights)
+
+
+def _multiple_marks(side: Sequence[_Marked]) -> set[tuple[_Work, int]]:
+    """Return each work with the number of a mark that has several values among its records."""
+    values = defaultdict[tuple[_Work, int], set[object]](set)
+    for one in side:
+        for number, mark in enumerate(one.marks):
+            values[one.work, number].add(mark)
+    return {key for key, found in values.items() if len(found) > 1}
+
+
+def _newest_of_each_work(
+    place: str, side: Sequence[_Marked], several: set[tuple[_Work, int]], notes: list[TputfindError]
+) -> dict[_Work, Record]:
+    """Return the records of a place by their works, the newest finished one for each; note the records left out.
+
+    Marks of which both places have ``several`` count as part of the work.
     """
     found: dict[_Work, Record] = {}
-    for record in sorted(read, key=lambda record: (record.finished is not None, record.started)):
-        work = _work(record, home)
+    for one in sorted(side, key=lambda one: (one.record.finished is not None, one.record.started)):
+        record, work = one.record, one.work
+        work += tuple(mark for number, mark in enumerate(one.marks) if (one.work, number) in several)
         if work in found:
             notes.append(
                 BadRequest(f"{place} has several records of {_record_name(record)}: the newest finished one counts")

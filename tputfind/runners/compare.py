@@ -1,5 +1,6 @@
 """OLD and NEW compared: two records by their figures, two models or recipes by timing them in turn."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from tputfind import options as values
 from tputfind.analysis import compare as verdicts
 from tputfind.analysis.compare import TOLERANCE, Comparison, checked_tolerance
-from tputfind.errors import BadRequest, OutOfTime
+from tputfind.errors import BadRequest, NoSuchDevice, OutOfTime, TputfindError
 from tputfind.processes.children import OUT_OF_TIME, Children
 from tputfind.processes.messages import Inspection
 from tputfind.record.identity import has_images
@@ -50,10 +51,11 @@ class Asked(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A comparison, and whether the user interrupted its rounds."""
+    """A comparison, and what ended its rounds early: the user, or a problem."""
 
     comparison: Comparison
     interrupted: bool = False
+    problem: TputfindError | None = None
 
 
 def read_request(
@@ -126,6 +128,8 @@ def compare(
         found = measure(asked, (children.copy(files[0]), children.copy(files[1])), told)
     if found.interrupted:
         raise KeyboardInterrupt
+    if found.problem is not None:
+        warnings.warn(f"the rounds ended early: {found.problem}", stacklevel=2)
     return found.comparison
 
 
@@ -147,11 +151,11 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     variants = [Variant(spec, 1, each, can) for spec, each in zip((old, new), children, strict=True)]
     sizes = old.batch_sizes or (_default_batch_size(old, new),)
     rows = [Duel(*(one._replace(batch_size=size) for one in variants)) for size in sizes]
-    interrupted = False
+    ended: BaseException | None = None
     try:
         _take_rounds(rows, asked, begin_s + asked.budget_s, progress)
-    except (OutOfTime, KeyboardInterrupt) as end:
-        interrupted = isinstance(end, KeyboardInterrupt)
+    except (TputfindError, KeyboardInterrupt) as end:
+        ended = end
         if not any(row.tried.turns.rounds or row.tried.failure for row in rows):
             raise
     tried = [row.tried for row in rows]
@@ -171,7 +175,8 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         differs=tuple(_differing(*inspections)),
         images=any(has_images(one.input_shape) for one in inspections),
     )
-    return Compared(comparison, interrupted)
+    problem = ended if isinstance(ended, TputfindError) and not isinstance(ended, OutOfTime) else None
+    return Compared(comparison, isinstance(ended, KeyboardInterrupt), problem)
 
 
 def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list[Inspection]:
@@ -179,10 +184,13 @@ def inspect_at_once(specs: Sequence[Spec], children: Sequence[Children]) -> list
     with ThreadPoolExecutor(len(specs)) as pool:
         try:
             return list(pool.map(inspect, specs, children))
+        except NoSuchDevice:  # it may take one process at a time
+            pass
         except BaseException:
             for each in children:
                 each.interrupt()
             raise
+    return list(map(inspect, specs, children))
 
 
 def _take_rounds(rows: Sequence[Duel], asked: Asked, until_s: float, progress: Progress) -> None:

@@ -15,6 +15,7 @@ from support.records import example
 from tputfind import load
 from tputfind.analysis.compare import compare
 from tputfind.commands import main
+from tputfind.errors import BrokenInstall
 from tputfind.record.files import RecordFile
 from tputfind.report.views import tune as view
 from tputfind.runners import compare as in_turn
@@ -99,6 +100,16 @@ def test_quiet_comparison_of_records_is_accepted(run):
 
     assert run(f"compare {record} {record} --quiet --trust-model-file", "runners.compare.measure") == 0
     assert run(f"compare {record} {record} --quiet --dtype fp16", "runners.compare.measure") == 2
+
+
+def test_comparison_that_a_problem_ends_early_is_saved_and_shown(run, tmp_path, capsys):
+    ended = COMPARED._replace(problem=BrokenInstall("the machine allows no further process"))
+
+    assert run("compare --run resnet18 resnet50 --save both.json", "runners.compare.measure", ended) == 2
+    shown = capsys.readouterr()
+    assert "the machine allows no further process" in shown.err
+    assert "NEW over OLD" in shown.out
+    assert (tmp_path / "both.json").exists()
 
 
 def test_interrupted_comparison_is_saved_and_says_so(run, tmp_path, capsys):
