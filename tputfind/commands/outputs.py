@@ -1,9 +1,7 @@
 """Files that a command reads and writes: those on its command line, and those that a model is made of."""
 
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ def record_sources(names: Iterable[str | Path]) -> list[Source]:
 
 
 def model_sources(specs: Iterable[Spec]) -> list[Source]:
-    """Return the files that measuring these models reads, except what a user's own code opens; import nothing."""
+    """Return the files that measuring these models reads, except what a user's own code reads; import nothing."""
     return list(dict.fromkeys(source for spec in specs for source in _model_sources(spec)))
 
 
@@ -49,20 +47,3 @@ def _model_sources(spec: Spec) -> Iterator[Source]:
             yield from (Source("one of the files of the model", file) for file in sorted(place.iterdir()))
     elif spec.source == "factory" and home.endswith(".py"):
         yield Source("the file of the model", Path(home))
-    elif spec.source == "factory":
-        yield from (Source("a file of the model's package", file) for file in _files_of_package(home))
-
-
-def _files_of_package(name: str) -> Iterator[Path]:
-    """Yield the files that importing ``package.module`` runs, as far as they are found on the module search path."""
-    searched: Sequence[str] = ["", *sys.path]
-    for part in name.split("."):
-        try:
-            found = PathFinder.find_spec(part, searched)
-        except (ImportError, OSError, ValueError):
-            return
-        if found is None:
-            return
-        searched = list(found.submodule_search_locations or ())
-        if found.origin is not None:
-            yield Path(found.origin)

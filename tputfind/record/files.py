@@ -25,6 +25,8 @@ from tputfind.units import echo
 _MOST_BYTES: Final = 2**26
 """Maximum size of a record, some 500 times the usual one."""
 
+_LIKE_A_RECORD: Final = 2**16
+"""Bytes."""
 _LONGEST_ENDING: Final = ".-20261120T235328-99.json.89abcdef.tmp"
 """The longest text that is added to a record's name, including while it is written."""
 _USUAL_LONGEST_NAME: Final = 255
@@ -60,11 +62,11 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Create the folder if it is missing; raise BadRequest, which says why, if files cannot be written in it."""
+    """Create the folder if it is missing; raise BadRequest, which says why, if it cannot take a file like a record."""
     with _translate_errors(f"cannot write in {folder}", "choose another place to write to"):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_LIKE_A_RECORD))
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -288,19 +290,6 @@ class RecordFile:
         record_file = cls(None, "")
         record_file.path = path
         return record_file
-
-    def try_out(self, record: Record) -> None:
-        """Write a first record at its place and remove it again; raise BadRequest, which says why, if that fails."""
-        if self.path is not None:
-            path = Path(os.path.realpath(self.path))
-        elif self._folder is not None:
-            stem = _shorten_name(self._wanted, _longest_name(self._folder) - len(_LONGEST_ENDING))
-            path = self._folder / f"{stem}.json"
-        else:
-            return
-        where = f"cannot write in {path.parent}"
-        with _translate_errors(where, "choose another place to write to"), _temporary_file(path, record.to_json()):
-            pass
 
     def save(self, record: Record) -> None:
         """Write the record whole; keep an error, as of a full disk, in ``problem``: the next call tries again."""

@@ -136,9 +136,6 @@ class Host:
                     if number == len(places) or not _device_failure(place, children):
                         raise
                     children.end_within(self._job.specs[0].budget_s)  # a look at a device has no end
-        for spec, inspection in zip(specs, known, strict=True):
-            file = record_file_of(self._job.folder, spec, inspection, (slug(place.name),))
-            file.try_out(new_record(spec, inspection, self._job.command))
         return places, known
 
     @property

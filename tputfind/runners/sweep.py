@@ -69,9 +69,6 @@ def sweep(job: Job, children: Children, progress: Progress) -> Iterator[Measured
     looked_s = (time.monotonic() - begin_s) / len(job.specs)
     known = known_inspections(inspections)
     record_files = [_file_of(job, spec, one) for spec, one in zip(job.specs, known, strict=True)]
-    for spec, inspection, file in zip(job.specs, inspections, record_files, strict=True):
-        if isinstance(inspection, Inspection):
-            file.try_out(new_record(spec, inspection, job.command))
     for number, (spec, inspection, file) in enumerate(zip(job.specs, inspections, record_files, strict=True), 1):
         progress.about(subject(spec, number, len(job.specs)))
         if end_s is not None:

@@ -254,34 +254,23 @@ def test_clocks_file_is_replaced_only_by_the_same_models(name, tmp_path):
         ("timm:vit", {"weights": "w.pth"}),
         ("hf:config.json", {}),
         ("hf:llama", {}),
-        ("package.inner.models:make", {}),
     ],
 )
 def test_model_files_are_sources_and_never_written_over(tmp_path, monkeypatch, model, options):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "package" / "inner").mkdir(parents=True)
     (tmp_path / "llama").mkdir()
-    names = ("ds2.py", "saved.pt2", "w.pth", "config.json", "llama/model.safetensors", "package/inner/models.py")
+    names = ("ds2.py", "saved.pt2", "w.pth", "config.json", "llama/model.safetensors")
     for name in names:
         (tmp_path / name).write_bytes(b"content")
-    (tmp_path / "package" / "__init__.py").touch()
 
     read = {source.path.resolve() for source in model_sources([read_spec(model, options)])}
 
-    own = {"ds2.py:Plain": 0, "saved.pt2": 1, "hf:config.json": 3, "hf:llama": 4, "package.inner.models:make": 5}
+    own = {"ds2.py:Plain": 0, "saved.pt2": 1, "hf:config.json": 3, "hf:llama": 4}
     place = tmp_path / names[own.get(model, 2)]
     assert place.resolve() in read
     (tmp_path / "link.csv").symlink_to(place)
     with pytest.raises(BadRequest, match="would be written over"):
         check_places(Places(None, ("link.csv",), overwrite=True), model_sources([read_spec(model, options)]))
-
-
-def test_model_sources_with_missing_packages_does_not_raise(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a" / "b").mkdir(parents=True)
-
-    for model in ("a.b.c:make", "missing:make", ".x:make", "os.path:join", "torch.nn:Linear"):
-        model_sources([read_spec(model, {})])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from support.records import example
 
 from tputfind.errors import BadRecord, BadRequest
 from tputfind.record.files import (
-    RecordFile,
     check_folder,
     check_writable,
     load,
@@ -131,19 +130,16 @@ def test_a_name_as_long_as_the_file_system_takes_is_written_whole(tmp_path, leng
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
 
 
-def test_a_record_that_will_not_fit_on_the_disk_is_tried_before(tmp_path, monkeypatch):
+def test_a_folder_that_takes_no_file_like_a_record_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)  # for a module imported now, 100 bytes would be kept
-    record_file, soft = RecordFile(tmp_path / "results", "resnet50"), resource.getrlimit(resource.RLIMIT_FSIZE)
-    with pytest.raises(BadRequest, match="No such file"):
-        record_file.try_out(example())
-    (tmp_path / "results").mkdir()
+    soft = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, soft[1]))
     try:
         with pytest.raises(BadRequest, match="File too large"):
-            record_file.try_out(example())
+            check_folder(tmp_path / "results")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, soft)
-    record_file.try_out(example())
+    check_folder(tmp_path / "results")
 
     assert not list((tmp_path / "results").iterdir())
 
