@@ -272,8 +272,9 @@ def _interruption(
     else:
         what = "an earlier state is saved" if any(one.file.path for one in kept) else "nothing was saved"
     goes_on = [str(one.file.path or "") for one in kept if resume.can_go_on(one.record)]
-    # With --no-save, a record may be among the files of --save.
-    unfinished = [path for path in goes_on if path] or [path for path in saved if goes_on and path.endswith(".json")]
+    unfinished = [path for path in goes_on if path]
+    if goes_on and not unfinished and len(kept) == 1:  # with --no-save, the record may be a file of --save
+        unfinished = [path for path in saved if path.endswith(".json")]
     trust = ["--trust-model-file"] if request.trust_model_file else []
     commands = [shlex.join(["tputfind", "--resume", path, *trust]) for path in unfinished]
     hint = f"go on with: {'; '.join(commands)}" if commands else ""

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 import msgspec
 
 from tputfind.analysis.answers import too_late
-from tputfind.analysis.race import Contender, Levels, Race, batch_of, speeds_of
+from tputfind.analysis.race import Contender, Levels, Race, batch_of, decode_race, speeds_of
 from tputfind.analysis.recipes import LISTED, simplicity
 from tputfind.analysis.turns import COSTS, Goal, Speed
 from tputfind.declaration import add_options_of
@@ -124,7 +124,7 @@ def tune(
     goal: Goal = "throughput",
     inputs: Callable[[int], object] | None = None,
     output: str | Path | None = None,
-    resume: Race | None = None,
+    resume: Race | str | Path | None = None,
     progress: bool | Progress | None = None,
     trust_model_file: bool = False,
     **options: object,
@@ -140,7 +140,7 @@ def tune(
             size that is nearly as fast as any; ``latency`` at the smallest.
         inputs: the function that makes the inputs of a live module, as for ``find``.
         output: a folder for the winner's record; None saves nothing.
-        resume: a race of the same model and options, which goes on for another ``budget``.
+        resume: a race of the same model and options, or its file, which goes on for another ``budget``.
         progress: whether to show progress on stderr; or a listener that receives it instead.
         trust_model_file: load a file of a model even if that can run code.
         options: as for ``find``. Lists of ``dtype``, ``layout``, ``allocator``, ``mode`` and ``instances`` are varied.
@@ -157,7 +157,9 @@ def tune(
         files.check_folder(folder)
     words = " ".join(f"{name}={value!r}" for name, value in options.items() if value is not None)
     name = pickling.name_of(model)
-    asked = read_request(name, options, goal, folder, f"tune {name} {words}".strip())._replace(before=resume)
+    asked = read_request(name, options, goal, folder, f"tune {name} {words}".strip())
+    before = resume if resume is None or isinstance(resume, Race) else decode_race(files.content(resume), str(resume))
+    asked = asked._replace(before=before)
     with (
         show_progress(progress) as told,
         add_model_traceback(),
@@ -259,7 +261,10 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     if not can.graphs and levels["mode"] == MODES:
         levels["mode"] = tuple(mode for mode in MODES if mode not in _OF_GRAPHS)
     if all(len(values) < 2 for values in levels.values()):
-        raise BadRequest("there is nothing to vary", "give lists, such as --dtype fp16,bf16, or leave the others out")
+        hint = "give lists, such as --dtype fp16,bf16, or leave the others out"
+        if plain.phase == "step":
+            hint = "compare --run OLD NEW finds the faster of two steps"
+        raise BadRequest("there is nothing to vary", hint)
     sha256, before = inspection.source_sha256, asked.before
     contenders: list[Contender] = []
     if before is None:

@@ -162,7 +162,7 @@ def _findings(
         input_shape=shape,
         parameters=parameters,
         source_sha256=_fingerprint(source),
-        caveats=(*caveats, *_quota_notices(environment)),
+        caveats=(*caveats, *_quota_notices(spec, environment)),
         settings=settings,
         granularity=granularity,
         own_step=spec.phase == "step",
@@ -170,16 +170,18 @@ def _findings(
     )
 
 
-def _quota_notices(environment: Environment) -> Iterator[Notice]:
+def _quota_notices(spec: Spec, environment: Environment) -> Iterator[Notice]:
     """Yield the notice of a control group that allows a CPU less time than its threads take."""
     quota = core_quota() if environment.can.is_cpu else None
-    threads = environment.torch_threads
+    processes = spec.ranks or 1
+    # Several processes share the threads of one, unless the user sets the number of each.
+    threads = environment.torch_threads * (processes if "OMP_NUM_THREADS" in os.environ else 1)
     if quota is not None and quota < threads:
         yield Notice(
             kind="core_quota",
             seen=f"{threads} threads compute, and a control group allows the time of {quota:.3g} cores",
             cause="it stops them for a part of each 0.1 s",
-            advice=f"OMP_NUM_THREADS={max(1, int(quota))} is often faster",
+            advice=f"OMP_NUM_THREADS={max(1, int(quota / processes))} is often faster",
         )
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -124,6 +125,16 @@ def test_quota_below_the_threads_is_a_notice(monkeypatch):
     assert [notice.kind for notice in inspect.inspect(spec).caveats] == ["core_quota"]
     monkeypatch.setattr(inspect, "core_quota", lambda: 64.0)
     assert not inspect.inspect(spec).caveats
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_threads_of_all_instances_count_if_the_user_sets_them(monkeypatch, given):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if given:
+        monkeypatch.setenv("OMP_NUM_THREADS", f"{torch.get_num_threads()}")
+    monkeypatch.setattr(inspect, "core_quota", lambda: torch.get_num_threads() + 0.5)
+
+    assert bool(inspect.inspect(read_spec("resnet18", {"device": "cpu", "instances": 2})).caveats) is given
 
 
 SIZES = st.integers(0, 2**50)

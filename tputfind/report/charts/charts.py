@@ -238,8 +238,9 @@ def _boxes(record: Record) -> Iterator[Point]:
         low, high = min(row.latency_ms, default=None), max(row.latency_ms, default=None)
         q1, middle, q3 = (percentile(row.latency_ms, percent) for percent in (25, 50, 75))
         if middle is not None:
-            ends = [format_figure(end or 0.0) for end in (middle, q1, q3, low, high)]
-            text = "p50 {} ms, middle half {} to {} ms, all {} to {} ms".format(*ends)
+            first, half, third, *ends = (format_figure(end or 0.0) for end in (q1, middle, q3, low, high))
+            middle_half = "" if q1 is None or q3 is None else f"middle half {first} to {third} ms, "
+            text = f"p50 {half} ms, {middle_half}all {ends[0]} to {ends[1]} ms"
             yield Point(x=row.batch_size, y=middle, text=text, low=low, high=high, q1=q1, q3=q3)
 
 
@@ -285,7 +286,9 @@ def _mib(mib: float) -> str:
 
 def _limit_bytes(record: Record) -> int | None:
     found = record.edge.memory_limit_bytes if record.edge is not None else None
-    return found or record.spec.memory_limit_bytes or record.environment.memory_total_bytes
+    total_bytes = record.environment.memory_total_bytes
+    each_bytes = None if total_bytes is None else total_bytes // record.spec.instances
+    return found or record.spec.memory_of_each_bytes or each_bytes
 
 
 def _trials(record: Record) -> Iterator[Series]:

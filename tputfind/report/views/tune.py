@@ -175,7 +175,7 @@ def _against(race: Race, one: Contender) -> str:
 
 def _table(race: Race) -> Table:
     columns = (
-        *(Column("variant", "text"), Column("of winner"), Column("ratio"), Column("95 %")),
+        *(Column("variant", "text", shrinks=True), Column("of winner"), Column("ratio"), Column("95 %")),
         *(Column("against", "text", drop=1), Column(f"samples/{race.cost.unit}"), Column("seconds", drop=2)),
         Column("outcome", "text"),
     )
