@@ -105,7 +105,7 @@ MEANINGS: Final = {
     "busy_devices": "devices that worked at the same time, this one included",
     "all_busy_share": "fraction of the window in which all of them worked",
     "cores": "cores of the host on which the device's processes ran",
-    "samples_per_step": "samples in a step on all devices: batch size times `--accumulate`, or as your step declares",
+    "samples_per_step": "samples in a step, of all devices: each takes batch size times `--accumulate`, or `samples=`",
     "parallel": "how several devices share one model: `ddp` or `fsdp`",
     "ranks": "devices of the model; batch sizes are those of each, throughput is that of all",
     "scaling_efficiency": "throughput as a fraction of that many times one device, if measured",

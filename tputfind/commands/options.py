@@ -65,7 +65,7 @@ RAY: Final = Option(
 RUN: Final = (
     *MEASURING,
     Option(HOW, "measure on each device of a list or of a cluster, and compare them", name="each"),
-    Option(HOW, "also measure on all of them at once, and show how much they slow each other down", name="all_busy"),
+    Option(HOW, "also measure on all of the devices at once, and show how they slow each other down", name="all_busy"),
     RAY,
     Option(HOW, "with --ray, measure on one device of each kind of accelerator", name="kinds"),
     Option(WRITE, "write the record and its CSV into this folder", "FOLDER", name="output", default="results"),
