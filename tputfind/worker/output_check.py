@@ -369,7 +369,7 @@ def _are_fine(output: torch.Tensor, axis: int) -> torch.Tensor:
 
 def _are_unlike(small: Sequence[_Look], medium: Sequence[_Look]) -> bool:
     """Return whether outputs differ between two batch sizes in their number, or one of them in several lengths."""
-    pairs = list(zip_longest((look.shape for look in small), (look.shape for look in medium), fillvalue=()))
+    pairs = zip_longest((look.shape for look in small), (look.shape for look in medium), fillvalue=())
     return any(len(one) != len(other) or sum(map(ne, one, other)) > 1 for one, other in pairs)
 
 
