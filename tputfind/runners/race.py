@@ -21,7 +21,7 @@ from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
 from tputfind.session.outcome import NOT_OF_THE_MODEL, no_answer
 from tputfind.session.progress import Progress
-from tputfind.session.turns import AGAIN, Duel
+from tputfind.session.turns import AGAIN, Duel, UnknownCost
 
 _COMPILES_S: Final = 40.0
 """Expected seconds of a round of a compiled variant, until one was timed."""
@@ -246,6 +246,8 @@ class Course:
         try:
             duel, seconds = future.result()
         except TputfindError as error:
+            if isinstance(error, UnknownCost) and not self._working:
+                raise
             self._settled.add(frozenset((old, new)))
             if before is None or before.turns is None:
                 outcome: Outcome = "untried" if isinstance(error, NOT_OF_THE_MODEL) else "failed"

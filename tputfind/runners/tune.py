@@ -41,7 +41,7 @@ from tputfind.session.outcome import no_answer
 from tputfind.session.progress import Progress
 from tputfind.session.resume import recorded_winner, resumed_contenders
 from tputfind.session.trials import TrialRunner, diagnosis_of
-from tputfind.session.turns import Duel, Variant, unknown_cost
+from tputfind.session.turns import Duel, UnknownCost, Variant
 
 BUDGET_S: Final = 600.0
 OF_RACE: Final = 0.7
@@ -248,7 +248,7 @@ def measure(asked: Asked, start: Callable[..., Children], progress: Progress) ->
     can, name = inspection.environment.can, inspection.environment.device_name
     cost = COSTS[asked.goal]
     if cost.needs and not getattr(can, cost.needs):
-        raise unknown_cost(cost, name)
+        raise UnknownCost(cost, name)
     levels = dict(asked.levels)
     if can.is_cpu:
         levels["device"] = _core_sets(plain.device)

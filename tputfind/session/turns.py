@@ -60,12 +60,14 @@ class Variant(NamedTuple):
     watch: Watch | None = None
 
 
-def unknown_cost(cost: Cost, device_name: str) -> NoSuchDevice:
-    """Return the error that a device does not report a cost."""
-    return NoSuchDevice(
-        f"--for {cost.goal}: {device_name} does not report the {cost.goal} of its work",
-        "--for throughput and --for latency need only a clock",
-    )
+class UnknownCost(NoSuchDevice, exit_code=3):
+    """Raised if a device does not report a cost."""
+
+    def __init__(self, cost: Cost, device_name: str) -> None:
+        super().__init__(
+            f"--for {cost.goal}: {device_name} does not report the {cost.goal} of its work",
+            "--for throughput and --for latency need only a clock",
+        )
 
 
 def multiple_near(batch_size: int, specs: Iterable[Spec]) -> int:
@@ -278,7 +280,7 @@ class _Process:
     def window_per_unit(self) -> float:
         """Let the process take one window; return its samples per unit of the cost.
 
-        NoSuchDevice if the device does not report the cost.
+        UnknownCost if the device does not report it.
         """
         cost, watch, spans_ms = self._variant.cost, self._variant.watch, list[float]()
         until_s = monotonic() + cost.window_s
@@ -297,7 +299,7 @@ class _Process:
         peak_bytes = needed_bytes(self._variant.can, ready.peak_allocated_bytes, ready.peak_reserved_bytes)
         of_step = {"s": step_s, "GiB": instances * (peak_bytes or 0) / GIB, "J": (power_w or 0.0) * step_s}
         if not (spent := of_step[cost.unit]):
-            raise unknown_cost(cost, "the device")
+            raise UnknownCost(cost, "the device")
         return ready.samples / spent
 
     def median_speed(self) -> Speed:

@@ -12,14 +12,14 @@ import pytest
 from support.turns import taken
 
 from tputfind.analysis.compare import Tried
-from tputfind.analysis.turns import LOOKS, Turns
+from tputfind.analysis.turns import COSTS, LOOKS, Turns
 from tputfind.errors import ModelFailed, NoSuchDevice, NothingFits, OutOfTime
 from tputfind.record.record import Failure
 from tputfind.record.spec import Spec
 from tputfind.record.types import is_compile_mode
 from tputfind.runners.race import Course, log_rates
 from tputfind.session.progress import Silent
-from tputfind.session.turns import Duel
+from tputfind.session.turns import Duel, UnknownCost
 
 PLAIN = Spec(model="simulated")
 LEVELS = {"layout": ("nchw", "nhwc"), "mode": ("eager", "compile", "compile:freezing")}
@@ -207,6 +207,14 @@ def test_first_variant_that_never_runs_ends_the_race(kind, error, says):
     space.failure = Failure(kind=kind, message="had enough")
 
     with pytest.raises(error, match=says):
+        space.race(600.0)
+
+
+def test_cost_that_the_device_does_not_report_ends_the_race():
+    space = Space({"nhwc": 1.5, "compile": 1.2, "compile:freezing": 1.2, "refused": "eager"})
+    space.refusal = UnknownCost(COSTS["energy"], "the device")
+
+    with pytest.raises(UnknownCost, match="does not report the energy"):
         space.race(600.0)
 
 
