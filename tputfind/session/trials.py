@@ -105,7 +105,8 @@ class TrialRunner:
     def _check_start(self, taken: Sequence[Trial]) -> None:
         """Raise OutOfTime if the budget leaves no time for another trial like those before, and for a row."""
         passed_s = [trial.seconds for trial in taken if trial.failure is None]
-        self._children.check_start(_NEEDED * median(passed_s) if passed_s else 0.0)
+        factor = 1.0 if len(passed_s) == 1 else _NEEDED  # the first trial also imports and compiles for the others
+        self._children.check_start(factor * median(passed_s) if passed_s else 0.0)
 
     def _try_steady(self, question: TryBatch, timeout_s: float) -> Trial:
         """Repeat a trial until the memory of other processes does not change, at most ``UNSTEADY_ATTEMPTS`` times."""

@@ -65,7 +65,8 @@ class Answers:
         self._failures = failures
 
     def check_start(self, needed_s):
-        """Do nothing: no budget is set."""
+        """Keep the seconds that are needed: no budget is set."""
+        self.needed_s = needed_s
 
     def ask_one(self, question, answer_type, timeout_s):
         self.asked += 1
@@ -101,6 +102,16 @@ def test_first_kernel_error_of_a_run_is_tried_twice(failures, taken, asked, fail
     answer = runner.try_batch(8, None, memory_limit_bytes=None, taken=before)
 
     assert (answer.failure, children.asked) == (failure, asked)
+
+
+@pytest.mark.parametrize(("took_s", "needed_s"), [((), 0.0), ((7.0,), 7.0), ((7.0, 0.5, 1.0), 2.5)])
+def test_slow_first_trial_demands_only_its_own_time_from_a_budget(took_s, needed_s):
+    children, record = Answers(), example()
+    runner = TrialRunner(children, record.spec, record.environment)
+
+    runner.try_batch(8, None, memory_limit_bytes=None, taken=[trial(1, seconds) for seconds in took_s])
+
+    assert children.needed_s == needed_s
 
 
 class Late:
