@@ -23,7 +23,7 @@ def test_run_ends_within_its_budget_and_lists_omissions(tmp_path):
     assert record.finished is not None
     assert "budget" in {row.ended_by for row in record.rows}
     (notice,) = [notice for notice in record.notices if notice.kind == "budget"]
-    assert notice.cause == "--budget was over"
+    assert notice.cause == "--budget left too little time"
     assert notice.batch_sizes == tuple(row.batch_size for row in record.rows if row.ended_by == "budget")
     assert all(row.failure is None for row in record.rows)
 

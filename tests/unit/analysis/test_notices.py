@@ -425,6 +425,13 @@ def test_error_of_timed_rows_is_one_notice_that_says_it_came_after_the_trial():
     assert failing(8) is None  # its trial failed
 
 
+def test_step_that_fails_late_is_not_called_a_model():
+    spec = replace(example().spec, phase="step", model="train.py:step")
+    record = replace(example(), spec=spec, rows=(row(1, 4.0), Row(batch_size=2, failure=failed("error"))))
+
+    assert told(record, "row_error").cause == "the step fails after more steps than a trial has"
+
+
 @pytest.mark.parametrize(
     ("phase", "dtype", "overflows"),
     [
@@ -505,7 +512,7 @@ def test_rows_left_out_by_a_budget_are_listed():
     searching = under_budget(1, 2, early=(2,), edge=None, safe=None)
 
     assert (longer.seen, longer.batch_sizes) == ("batch 2, 5 timed briefly", (2, 5))
-    assert longer.cause == "--budget was over"
+    assert longer.cause == "--budget left too little time"
     assert (missing.seen, missing.batch_sizes) == ("batch 2, 4 not timed", ())
     assert searching.seen == "the search stopped at batch 5; batch 4 not timed; batch 2 timed briefly"
 

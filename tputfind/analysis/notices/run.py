@@ -132,7 +132,7 @@ def _budget_notices(record: Record) -> Iterator[Notice]:
         yield Notice(
             kind="budget",
             seen="; ".join(left_out),
-            cause="--budget was over",  # a race gives its winner the rest, which nobody typed
+            cause="--budget left too little time",  # a race gives its winner the rest, which nobody typed
             advice="raise it",
             batch_sizes=tuple(early),
         )
@@ -236,7 +236,7 @@ def _failure_notices(record: Record) -> Iterator[Notice]:
         seen = f"{few(sizes)} {how}: "
         cause = "a trial is only a few steps" if later else _CAUSES[smallest.kind]
         if kind == "row_error" and any(size in passed for size in sizes):
-            cause = "the model fails after more steps than a trial has"
+            cause = f"the {'step' if record.spec.phase == 'step' else 'model'} fails after more steps than a trial has"
         to_do = _advice(smallest, record.spec, later=later)
         yield Notice(
             kind=kind,
