@@ -327,11 +327,6 @@ def can_count_samples(split: Split) -> bool:
     return all(leaf != "unknown" for _, leaf in leaves(None, split))
 
 
-def shows_samples(value: object, split: Split) -> bool:
-    """Return whether a tensor of a value has one row per sample along an axis, or a list has tensors per sample."""
-    return any(isinstance(leaf, int) or (leaf == "listed" and tensors_of(part)) for part, leaf in leaves(value, split))
-
-
 def outline(
     value: Any,
     depth: int = 0,
@@ -389,7 +384,7 @@ def _bytes_of(value: object) -> bytes:
 
 
 def divides(split: Split) -> bool:
-    """Return whether any part of a value can be divided into samples."""
+    """Return whether any part of a value can be divided into samples: it has one row or one element for each."""
     return any(isinstance(leaf, int) or leaf == "listed" for _, leaf in leaves(None, split))
 
 

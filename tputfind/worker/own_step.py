@@ -29,7 +29,6 @@ from tputfind.worker.inputs import (
     divides,
     outline,
     sample_shapes,
-    shows_samples,
     split_of,
 )
 from tputfind.worker.models import find_model
@@ -48,13 +47,12 @@ class _Seen(NamedTuple):
     """Findings from small batches.
 
     ``split`` locates the samples, ``shape`` is the shape of one sample. ``grows`` says whether a batch grows with the
-    batch size, ``shows_samples`` whether a tensor has one row per sample. ``parts`` counts its micro-batches.
+    batch size. ``parts`` counts its micro-batches.
     """
 
     split: Split
     shape: str
     grows: bool
-    shows_samples: bool
     parts: int = 1
 
 
@@ -172,7 +170,7 @@ class OwnStep:
     def caveats(self) -> Iterator[Notice]:
         """Yield the notices that a reader of any result of this step needs."""
         size = self._spec.smallest_batch
-        if not self._findings.shows_samples:
+        if not divides(self._findings.split):
             yield Notice(
                 kind="samples_by_word",
                 seen="samples counted by the step",
@@ -296,7 +294,7 @@ class OwnStep:
     @cached_property
     def _findings(self) -> _Seen:
         if self._makes_its_batch:
-            return _Seen("unknown", "", grows=True, shows_samples=False)
+            return _Seen("unknown", "", grows=True)
         sizes = [factor * self._spec.smallest_batch for factor in (1, 2)]
         calls = [self._make_call(size) for size in sizes]
         split = split_of(calls, sizes)
@@ -304,7 +302,7 @@ class OwnStep:
         shape = "+".join(sample_shapes(calls, split)) or type(calls[0][0][0]).__name__
         made = [args[0] for args, _ in calls]
         parts = _micro_batches(made[0], split_of(made, sizes))
-        return _Seen(split, shape, grows=grows, shows_samples=shows_samples(calls[0], split), parts=parts)
+        return _Seen(split, shape, grows=grows, parts=parts)
 
     def _make_call(self, batch_size: int, draw: int = 0) -> Call:
         """Return the batch of a batch size as arguments of the step; a draw always has the same random numbers."""
