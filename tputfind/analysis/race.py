@@ -12,12 +12,13 @@ from msgspec import Meta
 
 from tputfind.analysis.compare import Judgement
 from tputfind.analysis.turns import COSTS, Cost, Goal, Speed, Turns
+from tputfind.errors import BadRecord
 from tputfind.record.identity import name_of
 from tputfind.record.record import Record, Row
 from tputfind.record.result import Result
 from tputfind.record.spec import Spec
 from tputfind.record.types import METHOD, Above0, Amount, Count
-from tputfind.record.untrusted import decode_json
+from tputfind.record.untrusted import command_of, decode_json
 from tputfind.stats import percentile
 
 SCHEMA: Final = 1
@@ -164,6 +165,8 @@ def pareto_front(known: Iterable[tuple[Spec, Speed]]) -> list[tuple[Spec, Speed]
 
 def decode_race(data: bytes, name: str) -> Race:
     """Return the race in a file's bytes; raise BadRecord, with the file's name, if there is none."""
+    if command_of(data) != "tune":
+        raise BadRecord(f"{name} holds no race", "tputfind tune --save RACE.json writes one")
     return decode_json(data, name, Race, SCHEMA)
 
 

@@ -545,7 +545,7 @@ def read_spec(model: str, options: Mapping[str, object]) -> Spec:
         defaults = Spec(model=model)
         given = (field for field, value in fields.items() if value == getattr(defaults, field))
         return msgspec.structs.replace(spec, given_defaults=tuple(sorted(_NOT_FOR_STEPS.intersection(given))))
-    raise BadRequest("; ".join(problems), "see tputfind run --help")
+    raise BadRequest("; ".join(problems), "--help lists every option")
 
 
 def _conflicts(spec: Spec) -> Iterator[str]:

@@ -178,5 +178,5 @@ def test_variants_are_named_by_cores_and_not_by_accelerator_of_their_race(device
 
 
 def test_file_that_holds_no_race_is_named():
-    with pytest.raises(BadRecord, match=r"old\.json is not a tputfind record"):
+    with pytest.raises(BadRecord, match=r"old\.json holds no race"):
         decode_race(b"{}", "old.json")
