@@ -60,10 +60,16 @@ class Large(Sleeper):
 class Fails(Sleeper):
     """A model that fails above batch 8."""
 
+    most = 8
+
     def forward(self, x):
-        if len(x) > 8:
-            raise ValueError("no more than 8, please")
+        if len(x) > self.most:
+            raise ValueError(f"no more than {self.most}, please")
         return super().forward(x)
+
+
+class FailsAlways(Fails):
+    most = 0
 
 
 def step():
@@ -139,8 +145,17 @@ class Spins(torch.nn.Module):
         return self.layer(x)
 
 
+def without_seed():
+    """Return a model whose weights differ from process to process, and its inputs."""
+    generator, model = torch.Generator(), ByLayout(0)
+    generator.seed()
+    torch.nn.init.normal_(model.layer.weight, generator=generator)
+    return model, lambda batch: torch.randn(batch, 3, 4, 4)
+
+
 large = with_inputs(lambda: Large(10), 4)
 fails = with_inputs(lambda: Fails(10), 4)
+fails_always = with_inputs(lambda: FailsAlways(10), 4)
 by_layout = with_inputs(lambda: ByLayout(0), 3, 4, 4)
 wrong_by_layout = with_inputs(lambda: WrongByLayout(0), 3, 4, 4)
 by_batch = with_inputs(lambda: ByBatch(0), 3, 4, 4)

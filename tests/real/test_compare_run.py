@@ -74,10 +74,10 @@ def test_batch_failing_in_new_is_regression_and_other_batches_are_judged(tmp_pat
 
 
 def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path, ask):
-    ran = ask(tmp_path, *RUN, OLD, f"{FILE}:fails", "--batch-sizes", "16")
+    ran = ask(tmp_path, *RUN, OLD, f"{FILE}:fails_always", "--batch-sizes", "16")
 
     assert ran.status == 5
-    assert "in_turn.py:fails fails at batch 16: ValueError: no more than 8, please" in ran.err
+    assert "in_turn.py:fails_always fails at batch 16: ValueError: no more than 0, please" in ran.err
     assert "in forward" in ran.err
 
 
@@ -105,6 +105,10 @@ def test_models_that_take_no_repeated_samples_are_compared(tmp_path, ask):
         ((OLD, OLD, "--budget", "10ms"), "--budget ended before a batch was timed (give it more time)"),
         ((OLD, OLD, "--tolerance", "0.1%"), "a tolerance of 0.001 is not above"),
         ((OLD, "no/such.py:make"), "no/such.py"),
+        (
+            (OLD, f"{FILE}:fails", "--batch-sizes", 16),
+            "fails fails at batch 16, and runs at 2 and 4: no more than 8, please",
+        ),
     ],
 )
 def test_impossible_comparison_in_turn_is_refused_in_one_line(tmp_path, ask, arguments, line):

@@ -54,6 +54,13 @@ def test_layout_whose_outputs_are_wrong_never_wins(tmp_path, ask):
     assert not (tmp_path / "results").exists()
 
 
+def test_variants_whose_weights_have_no_seed_are_raced(tmp_path, ask):
+    ran = ask(tmp_path, *TUNE, f"{FILE}:without_seed", "--budget", "60s", "--no-save")
+
+    assert ran.status == 0, ran.err
+    assert "Winner         fp32 nhwc eager cpu:0" in ran.out
+
+
 def test_front_of_throughput_and_latency_names_variants_and_batch_sizes(tmp_path, ask):
     arguments = ("tune", *TUNE[2:-2], "--max-batch", 4, "--budget", "60s", "--no-save", "--save", "race.json")
     ran = ask(tmp_path, *arguments, f"{FILE}:by_batch")
@@ -207,12 +214,12 @@ def test_impossible_race_is_refused_in_one_line(tmp_path, ask, arguments, line):
     ask(tmp_path, *TUNE, *arguments).check_refused(3 if "energy" in arguments else 2, line)
 
 
-def test_a_model_that_fails_is_named_with_its_own_traceback(tmp_path, ask):
-    arguments = ("tune", f"{FILE}:fails", "--device", "cpu", "--batch-sizes", 16, "--budget", "60s", "--quiet")
-    ran = ask(tmp_path, *arguments)
+@pytest.mark.parametrize(("model", "status", "line"), [("fails_always", 5, "no more"), ("fails", 2, "runs at 2 and 4")])
+def test_a_model_that_fails_is_named_with_its_cause(tmp_path, ask, model, status, line):
+    ran = ask(tmp_path, *TUNE[:2], f"{FILE}:{model}", "--device", "cpu", "--batch-sizes", 16, "--budget", "60s")
 
-    assert ran.status == 5
-    assert "no more than 8, please" in ran.err
+    assert ran.status == status
+    assert line in ran.err
 
 
 def interrupt(*_):

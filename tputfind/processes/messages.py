@@ -264,13 +264,15 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """One window of a process that takes turns: the time of each step of ``samples`` samples, or its failure.
 
     ``submission_ms`` are the host's own times of the steps if they ran one at a time; ``compile_s`` is the time of
-    compiling. The last turn has no times, but ``values`` of the outputs of the smallest batch, run eagerly. In the
-    first round an empty turn comes before it, when the windows are known to be good.
+    compiling. The last turn has no times, but ``values`` of the outputs of the smallest batch, run eagerly, and
+    ``sources``: some values of the weights and inputs that they come from. In the first round an empty turn comes
+    before it, when the windows are known to be good.
     """
 
     device_ms: tuple[Above0, ...] = ()
     submission_ms: tuple[Above0, ...] = ()
     values: tuple[float, ...] = ()
+    sources: tuple[float, ...] = ()
     samples: Count = 1
     compile_s: Amount | None = None
     peak_allocated_bytes: Bytes | None = None

@@ -164,7 +164,8 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
     failed = next((one for one in tried if one.failure is not None), None)
     if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
         failing = rows[0].variants[failed.failed or 0].spec
-        raise no_answer(failing, failed.turns.batch_sizes[0], failed.failure, smallest=False)
+        size = failed.turns.batch_sizes[0]
+        raise rows[tried.index(failed)].refusal or no_answer(failing, size, failed.failure, smallest=False)
     comparison = verdicts.compare_turns(
         (rows[0].variants[0].spec, rows[0].variants[1].spec),
         inspections[0].environment.device_name,
@@ -213,7 +214,7 @@ def _default_batch_size(old: Spec, new: Spec) -> int:
 def _differing(old: Inspection, new: Inspection) -> Iterator[str]:
     pairs = [("parameters", old.parameters, new.parameters), ("input", old.input_shape, new.input_shape)]
     for name, before, after in pairs:
-        if before != after:
+        if before != after and not {None, ""} & {before, after}:  # those of a step are unknown
             yield f"{name} {before} and {after}"
     seen = [{notice.seen for notice in each.caveats} for each in (old, new)]
     for side, own, other in (("OLD", seen[0], seen[1]), ("NEW", seen[1], seen[0])):

@@ -264,7 +264,7 @@ class Course:
             duel.tried = duel.tried._replace(failed=None, failure=None)
             return
         else:
-            self._drop((old, new)[duel.tried.failed or 0], failure, duel.tried.turns.batch_sizes[0], seconds)
+            self._drop((old, new)[duel.tried.failed or 0], failure, duel, seconds)
         failed = {spec for spec, one in self._contenders.items() if one.outcome == "failed"}
         if failed & {old, new}:  # in this round or on another lane
             self._met -= {rival} - failed  # a challenger meets the next leader
@@ -293,13 +293,13 @@ class Course:
         """Whether a lane has taken no round, others are left, and a variant fails that leads or ran elsewhere."""
         return lane not in self._working and len(self.lanes) > 1 and (failed == self.leader or failed in self._rates)
 
-    def _drop(self, spec: Spec, failure: Failure, batch_size: int, seconds: float) -> None:
+    def _drop(self, spec: Spec, failure: Failure, duel: Duel, seconds: float) -> None:
         """Drop a variant that failed; its rounds still count for the estimates of the others.
 
         TputfindError if it is the first one, and has never run, or all others failed before.
         """
         if spec == self.leader and not any(one in self._rates for one in self._left if one != spec):
-            raise no_answer(spec, batch_size, failure, smallest=False)
+            raise duel.refusal or no_answer(spec, duel.tried.turns.batch_sizes[0], failure, smallest=False)
         reason = f"{failure.kind.replace('_', ' ')}: {failure.plain}"
         self._contenders[spec] = Contender(spec=spec, outcome="failed", reason=reason, seconds=seconds)
         if self._turns:

@@ -110,7 +110,7 @@ def take_round(
     groups = [order] if together else [[index] for index in order]
     per_s: list[list[float]] = [[] for _ in variants]
     speeds: dict[int, Speed] = {}
-    values: dict[int, tuple[float, ...]] = {}
+    lasts: dict[int, Turn] = {}
     most = _MOST_BLOCKS
     for place, group in enumerate(groups):
         with ExitStack() as stack:
@@ -133,26 +133,29 @@ def take_round(
                 process.close_gate()  # so that all check their outputs at once
             for index, process in processes.items():
                 process.finish()
-                speeds[index], values[index] = process.median_speed(), process.values
+                speeds[index], lasts[index] = process.median_speed(), process.last
     if one_model:
-        _check_values([variant.spec for variant in variants], [values[index] for index in range(len(variants))])
+        _check_values([variant.spec for variant in variants], [lasts[index] for index in range(len(variants))])
     count = min(map(len, per_s))
     per_s = [windows[:count] for windows in per_s]
     return Round(tuple(map(tuple, per_s)), tuple(speeds[index] for index in range(len(variants))))
 
 
-def _check_values(specs: Sequence[Spec], values: Sequence[Sequence[float]]) -> None:
+def _check_values(specs: Sequence[Spec], lasts: Sequence[Turn]) -> None:
     """Raise VariantFailed if outputs of one dtype differ from those of the first variant by more than rounding.
 
-    They may differ in number or in order: rounding can decide which boxes a detector finds.
+    They may differ in number or in order: rounding can decide which boxes a detector finds. Those of other weights or
+    inputs are not compared: a factory may draw them by a generator of its own, without a seed.
     """
-    first, there = specs[0], values[0]
-    for index, (spec, here) in enumerate(zip(specs, values, strict=True)):
-        if spec.dtype != first.dtype or len(here) != len(there):
+    first, there = specs[0], lasts[0].values
+    for index, (spec, last) in enumerate(zip(specs, lasts, strict=True)):
+        here = last.values
+        if spec.dtype != first.dtype or len(here) != len(there) or last.sources != lasts[0].sources:
             continue
         apart = min(dist(here, there), dist(sorted(here), sorted(there))) / max(hypot(*there), 1e-300)
         if apart > NOISE[spec.dtype]:
-            how = f"outputs differ by {apart:.2g} (relative) from those of {name_of(first)}"
+            of = name_of(first, images=first.layout != spec.layout)
+            how = f"outputs differ by {apart:.2g} (relative) from those of {of}"
             raise VariantFailed(index, Failure(kind="wrong_output", message=how))
 
 
@@ -163,6 +166,9 @@ def _needs_another_block(done: int, until_s: float) -> bool:
 
 class Duel:
     """Two variants, and their timings in turn."""
+
+    refusal: BadRequest | None = None
+    """The error if a variant does not run at its batch size, which was requested, but at others."""
 
     def __init__(
         self,
@@ -223,8 +229,10 @@ class Duel:
         if failed.failure.kind != "error":
             return False
         found: dict[str, object] = {}
-        with suppress(BadRequest):  # other batch sizes may run, but these were requested
+        try:
             found = diagnosis_of(variant.children, variant.spec, variant.batch_size, variant.can).settings
+        except BadRequest as refusal:  # other batch sizes may run, but these were requested
+            self.refusal = refusal
         if found:
             spec = msgspec.structs.replace(variant.spec, **found)
             self.variants[failed.variant] = variant._replace(spec=spec)
@@ -257,8 +265,8 @@ class _Process:
         self._index, self._variant = index, variant
         self._spans_ms: dict[bool, list[float]] = {True: [], False: []}  # by whether batches were timed alone
         self._submission_ms: list[float] = []  # of those timed alone
-        self.values: tuple[float, ...] = ()
-        """Values of the outputs of the smallest batch, in the first round."""
+        self.last = Turn()
+        """The last turn, with values of the outputs of the smallest batch in the first round."""
         self._gate, self._opener = os.pipe()
         spec, size, alone = variant.spec, variant.batch_size, variant.cost.alone
         question = TakeTurns(spec=spec, batch_size=size, window_s=WINDOW_S, alone=alone, number=number, can=variant.can)
@@ -317,13 +325,13 @@ class _Process:
         )
 
     def finish(self) -> None:
-        """Let the process end, and note its values; raise VariantFailed if it rejects its windows or its outputs."""
+        """Let the process end, and note its last turn; raise VariantFailed if it rejects its windows or its outputs."""
         self.close_gate()
         counts = False
         try:
             for turn in self._answers:
                 self._check(turn)
-                self.values, counts = turn.values, True
+                self.last, counts = turn, True
         except ChildFailed as death:
             if not counts:
                 raise VariantFailed(self._index, death.failure) from None

@@ -392,13 +392,13 @@ def _take_turns(asked: messages.TakeTurns, listener: _Told) -> Iterator[messages
                 yield msgspec.structs.replace(ready, device_ms=spans_ms, submission_ms=submission_ms)
             _check_still(spec, loaded)
             device.check_limit()
-            output, values = None, tuple[float, ...]()
+            output, last = None, messages.Turn()
             if asked.number == 0:
                 yield messages.Turn()  # the windows count even if the check ends the process
                 _check_samples(loaded)
-                output, values = _check(spec, device, workload, loaded.batch), _values(spec, workload)
+                output, last = _check(spec, device, workload, loaded.batch), _last_turn(spec, workload)
             ranks.end_turns()
-            yield messages.Turn(values=values, failure=output if isinstance(output, Failure) else None)
+            yield msgspec.structs.replace(last, failure=output if isinstance(output, Failure) else None)
     except TputfindError:
         raise
     except BaseException as error:  # as above
@@ -503,14 +503,15 @@ def _check(
         return OutputCheck(result="unchecked", remark=why)
 
 
-def _values(spec: Spec, workload: Workload | OwnStep) -> tuple[float, ...]:
-    """Return values of the outputs of the smallest batch; none if it does not run, or in training."""
+def _last_turn(spec: Spec, workload: Workload | OwnStep) -> messages.Turn:
+    """Return the last turn; without values if the smallest batch does not run, or in training."""
     if spec.phase != "infer" or not isinstance(workload, Workload):
-        return ()
+        return messages.Turn()
     try:
-        return values_of_outputs(workload.batch_to_compare(), spec.dtype)
+        batch, sources = workload.batch_to_compare()
+        return messages.Turn(values=values_of_outputs(batch, spec.dtype), sources=sources)
     except Exception:  # the model may not accept it, or memory is used up
-        return ()
+        return messages.Turn()
 
 
 class _Loaded(NamedTuple):

@@ -40,7 +40,6 @@ from tputfind.worker.inputs import (
     select_samples,
     shape_of,
     shape_text,
-    shows_samples,
     split_of,
 )
 from tputfind.worker.lightning import make_training
@@ -243,13 +242,19 @@ class Workload:
     def train(self) -> None:
         self._module.train()
 
-    def batch_to_compare(self) -> Batch:
-        """Return the smallest batch, which runs eagerly; its inputs have the same values in every layout."""
+    def batch_to_compare(self) -> tuple[Batch, tuple[float, ...]]:
+        """Return the smallest batch, which runs eagerly, and values from both ends of every weight and input.
+
+        Inputs have the same values in every layout. The factory may draw others in another process.
+        """
         size = self._spec.smallest_batch
-        batch = Batch(self._step_of(self._module), size, self._inputs(size).call, lambda: self._split)
+        call = self._inputs(size).call
+        batch = Batch(self._step_of(self._module), size, call, lambda: self._split)
         if not callable(self._wanted):  # they were drawn in the order of memory
             batch.copy_values(self._draw(size, 0, self._placement._replace(layout="nchw")))
-        return batch
+        tensors = (*self._module.parameters(), *self._module.buffers(), *tensors_of(call))
+        ends = (one[(place,) * one.dim()] for one in tensors if one.numel() for place in (0, -1))
+        return batch, tuple(abs(complex(end.item())) for end in ends)
 
     def check_training(self, batch: Batch) -> OutputCheck | None:
         """Check the steps of training after the last one; see ``Training.check``."""
@@ -323,7 +328,7 @@ class Workload:
             )
         if not callable(self._wanted):
             return
-        if not shows_samples(self._probes[1][0], self._split):
+        if not divides(self._split):
             yield Notice(
                 kind="samples_by_word",
                 seen="samples counted by the input function",

@@ -6,6 +6,7 @@ import pytest
 
 from tputfind.analysis.turns import Speed
 from tputfind.processes.children import Children
+from tputfind.processes.messages import Turn
 from tputfind.record.spec import Spec
 from tputfind.session import turns
 from tputfind.session.turns import Variant, VariantFailed, _check_values, take_round
@@ -19,7 +20,7 @@ PLAIN, OTHER, HALF = (
 @pytest.mark.parametrize("values", [(1.1, 2.2, 3.3), (1.0, 2.0, 4.0)])
 def test_other_values_than_those_of_the_first_variant_are_wrong(values):
     with pytest.raises(VariantFailed, match=r"outputs differ by 0\.\d+ \(relative\) from those of fp32 nchw") as failed:
-        _check_values([PLAIN, OTHER], [(1.0, 2.0, 3.0), values])
+        _check_values([PLAIN, OTHER], [Turn(values=(1.0, 2.0, 3.0)), Turn(values=values)])
 
     assert (failed.value.variant, failed.value.failure.kind) == (1, "wrong_output")
 
@@ -36,14 +37,18 @@ def test_other_values_than_those_of_the_first_variant_are_wrong(values):
     ],
 )
 def test_rounding_order_number_and_dtype_may_differ(spec, values):
-    _check_values([PLAIN, spec], [(1.0, 2.0, 3.0), values])
+    _check_values([PLAIN, spec], [Turn(values=(1.0, 2.0, 3.0)), Turn(values=values)])
+
+
+def test_outputs_of_other_weights_or_inputs_are_not_compared():
+    _check_values([PLAIN, OTHER], [Turn(values=(1.0,), sources=(0.5, 0.25)), Turn(values=(9.0,), sources=(0.5, 0.75))])
 
 
 def test_slower_variant_that_runs_alone_takes_no_longer_than_the_other(monkeypatch):
     class Process:
         """A process that starts in 5 s; a window lasts as long as its batch size says."""
 
-        values = ()
+        last = Turn()
 
         def __init__(self, variant, *_):
             self.window_s = variant.batch_size / 10
