@@ -55,7 +55,7 @@ from tputfind.worker.settings import (
     set_fp32_arithmetic,
     set_on_import,
 )
-from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, tensors_of
+from tputfind.worker.structures import drain_value, is_lazy, is_of_torch, is_plain, tensors_of
 
 _NEXT_DRAW: Final = 1_000_003
 """Difference between the seeds of two draws; keeps them apart from the seeds of other batch sizes."""
@@ -243,7 +243,7 @@ class Workload:
         self._module.train()
 
     def batch_to_compare(self) -> tuple[Batch, tuple[float, ...]]:
-        """Return the smallest batch, which runs eagerly, and values from both ends of every weight and input.
+        """Return the smallest batch, which runs eagerly, and values from both ends of plain weights and inputs.
 
         Inputs have the same values in every layout. The factory may draw others in another process.
         """
@@ -252,7 +252,7 @@ class Workload:
         batch = Batch(self._step_of(self._module), size, call, lambda: self._split)
         if not callable(self._wanted):  # they were drawn in the order of memory
             batch.copy_values(self._draw(size, 0, self._placement._replace(layout="nchw")))
-        tensors = (*self._module.parameters(), *self._module.buffers(), *tensors_of(call))
+        tensors = filter(is_plain, (*self._module.parameters(), *self._module.buffers(), *tensors_of(call)))
         ends = (one[(place,) * one.dim()] for one in tensors if one.numel() for place in (0, -1))
         return batch, tuple(abs(complex(end.item())) for end in ends)
 
