@@ -8,7 +8,7 @@ from tputfind.processes.children import Children
 from tputfind.processes.messages import TryBatch
 from tputfind.record.record import Trial
 from tputfind.record.spec import read_spec
-from tputfind.record.types import DTYPES, LAYOUTS
+from tputfind.record.types import DTYPES, LAYOUTS, QUANTIZED
 
 
 @pytest.mark.opens_gpu
@@ -30,7 +30,7 @@ def test_the_gpu_is_listed_and_auto_takes_it(tmp_path):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_dtype_runs_in_both_layouts(dtype):
-    if dtype in ("int8", "fp8"):
+    if dtype in QUANTIZED:
         pytest.importorskip("torchao")
     with Children() as children:
         for layout in LAYOUTS:

@@ -159,13 +159,12 @@ def measure(asked: Asked, children: tuple[Children, Children], progress: Progres
         if not any(row.tried.turns.rounds or row.tried.failure for row in rows):
             raise
     tried = [row.tried for row in rows]
-    if not any(one.turns.rounds or one.failure for one in tried):
+    if not any(one.turns.rounds for one in tried):
+        for row, (turns, failed, failure) in zip(rows, tried, strict=True):
+            if failure is not None:
+                failing = row.variants[failed or 0].spec
+                raise row.refusal or no_answer(failing, turns.batch_sizes[0], failure, smallest=False)
         raise OutOfTime(*OUT_OF_TIME)
-    failed = next((one for one in tried if one.failure is not None), None)
-    if failed is not None and failed.failure is not None and not any(one.turns.rounds for one in tried):
-        failing = rows[0].variants[failed.failed or 0].spec
-        size = failed.turns.batch_sizes[0]
-        raise rows[tried.index(failed)].refusal or no_answer(failing, size, failed.failure, smallest=False)
     comparison = verdicts.compare_turns(
         (rows[0].variants[0].spec, rows[0].variants[1].spec),
         inspections[0].environment.device_name,

@@ -38,7 +38,9 @@ LEAST_TIMEOUT_S: Final = 30.0
 LEAST_OF_BUDGET_S: Final = 10.0
 """Minimum timeout under ``--budget``, in seconds: the budget has better uses than a trial that takes far too long."""
 _NEEDED: Final = 2.5
-"""A trial starts only if the rest of ``--budget`` is this many times its expected seconds: for itself and for a row."""
+"""A trial starts only if the rest of ``--budget`` is this many times its expected seconds: for itself and for a row.
+
+Only one trial before it is no measure: it also imports and compiles for the others, and its own time is enough."""
 TIMEOUT_FACTOR: Final = 4
 OTHERS_TOLERANCE_BYTES: Final = 2 * 2**20
 """Changes up to this in the memory of other processes are ignored: one block that the CUDA allocator requests."""
@@ -105,7 +107,7 @@ class TrialRunner:
     def _check_start(self, taken: Sequence[Trial]) -> None:
         """Raise OutOfTime if the budget leaves no time for another trial like those before, and for a row."""
         passed_s = [trial.seconds for trial in taken if trial.failure is None]
-        factor = 1.0 if len(passed_s) == 1 else _NEEDED  # the first trial also imports and compiles for the others
+        factor = 1.0 if len(passed_s) == 1 else _NEEDED
         self._children.check_start(factor * median(passed_s) if passed_s else 0.0)
 
     def _try_steady(self, question: TryBatch, timeout_s: float) -> Trial:
